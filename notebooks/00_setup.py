@@ -1,0 +1,195 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Setup: the machine, the text, and the base model
+#
+# **Question.** On which machine, on which documents and from which model does everything that follows start, and how
+# well does the model do before any training?
+#
+# **What it is not.** The published study trained Qwen3-1.7B on WikiBio {cite}`fan2026curves`. The profile decides what
+# is trained here; the same code runs the published set-up with the profile `qwen3`.
+
+# %% tags=["parameters"]
+profile: str = "laptop"  # which profile these parameters belong to
+source: str = "synthetic"  # synthetic | jsonl | bioguide | wikibio
+path: str = ""  # file of the source, from the project's root ("" for synthetic)
+documents_sha256: str = ""  # expected content of the source; needed where the file itself is not at hand
+n_documents: int | None = 2000  # documents to generate or read (null: all of the file)
+data_seed: int = 0  # seed of the synthetic documents
+place_noise: float = 0.02  # share of synthetic documents with a wrong place label
+n_start: int = 256  # labelled documents of the shared start
+n_pool: int = 800  # documents of the arms
+n_dev: int = 200  # documents on which settings are chosen
+n_heldout: int = 300  # documents on which every checkpoint is judged
+split_seed: int = 0  # seed of the split
+instruction: str = ""  # what stands before each document ("" for the default of lib.data)
+base: str = "src/lib/tiny"  # folder of the base model, from the project's root
+base_sha256: str = ""  # expected sha256 of its weights; needed where the model itself is not at hand
+engine: str = "transformers"  # transformers | vllm: what decodes the documents
+dtype: str = "float32"  # float32 | bfloat16: type of the base weights
+context_tokens: int = 240  # longest prompt and completion together
+max_completion_tokens: int = 48  # longest completion
+
+# %%
+import pandas as pd
+
+from lib import data, evaluate, plots, records, rewards, runs
+from lib.paths import ROOT
+
+instruction = instruction or data.INSTRUCTION
+
+# %% [markdown]
+# ## The text
+#
+# A document is a biography lead with five labels: name, birth date, birth place, death date, death place; a label is
+# null where the text does not say. All documents are loaded and checked before anything else happens; one that breaks
+# the form stops here, by file and line.
+
+# %%
+at_hand = source in ("synthetic", "wikibio") or (ROOT / path).exists()
+if at_hand:
+    documents = data.load(source, records.source_path(path), n_documents, data_seed, place_noise)
+    found = data.fingerprint({"all": documents})
+    if documents_sha256 and found != documents_sha256:
+        raise ValueError(f"{path or source}: content {found[:12]}, but documents_sha256 says {documents_sha256[:12]}")
+    documents_sha256 = found
+elif not documents_sha256:
+    raise FileNotFoundError(
+        f"path: {path!r} is not there, and documents_sha256 is empty, so no record can be recognised"
+    )
+
+base_at_hand = (ROOT / base).exists()
+if base_at_hand:
+    found = evaluate.weights_sha256(ROOT / base)
+    if base_sha256 and found != base_sha256:
+        raise ValueError(f"{base}: weights {found[:12]}, but base_sha256 says {base_sha256[:12]}")
+    base_sha256 = found
+elif not base_sha256:
+    raise FileNotFoundError(f"base: {base!r} is not there, and base_sha256 is empty, so no record can be recognised")
+
+# %% [markdown]
+# ## The run
+#
+# A run is recognised by what it was made from: documents, base weights and these parameters. If a record matches, its
+# figures are shown; if not, the base model is judged now.
+
+# %%
+run = runs.open_run(
+    "00_setup",
+    profile,
+    "setup",
+    data=documents_sha256,
+    model=base_sha256,
+    parameters=dict(
+        source=source,
+        path=path,
+        n_documents=n_documents,
+        data_seed=data_seed,
+        place_noise=place_noise,
+        n_start=n_start,
+        n_pool=n_pool,
+        n_dev=n_dev,
+        n_heldout=n_heldout,
+        split_seed=split_seed,
+        instruction=instruction,
+        base=base,
+        engine=engine,
+        dtype=dtype,
+        context_tokens=context_tokens,
+        max_completion_tokens=max_completion_tokens,
+    ),
+)
+
+# %%
+if run.live:
+    if not at_hand or not base_at_hand:
+        raise FileNotFoundError(f"{run.name} must be made anew and needs both {path or source!r} and {base!r}")
+    evaluate.require(engine)
+    tokenizer = evaluate.load_tokenizer(ROOT / base)
+    kept, too_long = data.fits(documents, tokenizer, context_tokens, max_completion_tokens, instruction)
+    if not kept:
+        raise ValueError(f"context_tokens: got {context_tokens}, and none of {len(documents)} documents fits into it")
+    splits = data.split(kept, dict(start=n_start, pool=n_pool, dev=n_dev, heldout=n_heldout), split_seed)
+    run.start_clock()
+    predictions, checkpoints = evaluate.checkpoints(
+        run,
+        {0: None},
+        splits["heldout"],
+        instruction,
+        engine=engine,
+        base=ROOT / base,
+        dtype=dtype,
+        max_completion_tokens=max_completion_tokens,
+        context_tokens=context_tokens,
+    )
+    run.clock.stop()
+    sample = splits["heldout"][:100]
+    ids = [
+        tokenizer.apply_chat_template(data.messages(d, instruction), add_generation_prompt=True)["input_ids"]
+        for d in sample
+    ]
+    answers = tokenizer([data.answer(d) for d in sample], add_special_tokens=False)["input_ids"]
+    run.finish(
+        tables=dict(
+            predictions=predictions,
+            checkpoints=checkpoints,
+            splits=pd.DataFrame(data.split_table(splits), columns=["split", "id", "sha256"]),
+        ),
+        facts=dict(
+            documents=len(documents),
+            too_long=len(too_long),
+            prompt_tokens=sum(map(len, ids)) / len(ids),
+            completion_tokens=sum(map(len, answers)) / len(answers) + 1,
+        ),
+        data_fingerprint=data.fingerprint(splits),
+        model=dict(name=base, sha256=base_sha256),
+    )
+record = run.record
+
+# %% [markdown]
+# ## Machine and versions
+#
+# The machine that made the record, not the one that shows it.
+
+# %% tags=["hide-input"]
+device = record.info["device"]
+versions = pd.Series({"device": device["name"], "kind": device["kind"], **record.info["versions"]}).dropna()
+plots.table(versions.rename_axis("what").rename("which").reset_index(), "versions", "What made the record.")
+
+# %% [markdown]
+# ## Splits
+#
+# No document and no person is in two splits. Settings are chosen on `dev`; `heldout` is only ever judged.
+
+# %% tags=["hide-input"]
+facts = record.info["facts"]
+print(f"{facts['documents']} documents read; {facts['too_long']} do not fit {context_tokens} tokens and are left out.")
+print(f"About {facts['prompt_tokens']:.0f} tokens a prompt and {facts['completion_tokens']:.0f} a completion.")
+counts = record.splits.groupby("split").size().reindex(data.SPLITS).rename("documents").reset_index()
+plots.table(counts, "splits", f"Documents in each split; fingerprint {record.info['data_fingerprint'][:12]}.")
+
+# %% [markdown]
+# What the model is asked, and what a completion earns:
+
+# %%
+print(instruction, "\n")
+print(rewards.formula())
+
+# %% [markdown]
+# ## The base model before any training
+
+# %% tags=["hide-input"]
+row = record.checkpoints.iloc[0]
+print(f"Exact records: {row.exact} of {row.n} held-out documents; valid JSON: {row.valid} of {row.n}.")
+
+# %% [markdown]
+# ## Recap
+#
+# Every later stage starts from these splits and this model, and says so in its record: the fingerprint of the splits
+# and the sha256 of the base weights are part of each run's identity.

@@ -1,0 +1,287 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # SFT: the shared start, and arm A from it
+#
+# **Question.** What does supervised fine-tuning on gold records buy for each hour, once on few labelled documents (the
+# start that all arms share) and then on the pool (arm A)?
+#
+# **Departures from the published study** {cite}`fan2026curves`: the model, the text and the sizes are the profile's.
+# Trainer arguments that are not named below are TRL's defaults, as there.
+
+# %% tags=["parameters"]
+profile: str = "laptop"  # which profile these parameters belong to
+seed: int = 0  # seed of data order and adapter initialisation
+lora_rank: int = 0  # rank of the LoRA adapter on all linear layers (0: full fine-tuning)
+lora_alpha: int = 32  # LoRA scale is lora_alpha / lora_rank
+gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
+start_epochs: float = 3.0  # passes over the start documents
+start_batch_documents: int = 32  # shared start: documents an optimizer step
+start_learning_rate: float = 1e-3  # of the shared start
+sft_epochs: float = 1.0  # arm A: passes over the pool
+sft_batch_documents: int = 16  # arm A: documents an optimizer step
+sft_learning_rate: float = 1e-3  # of arm A
+sft_save_steps: int = 5  # arm A: optimizer steps between checkpoints
+
+# %%
+import pandas as pd
+
+from lib import compare, cost, data, evaluate, plots, records, runs
+from lib.paths import ROOT
+
+setup = records.pinned(profile, "setup")
+given = setup.info["parameters"]  # text, model and decoding are the setup's
+generation = dict(
+    engine=given["engine"],
+    base=ROOT / given["base"],
+    dtype=given["dtype"],
+    context_tokens=given["context_tokens"],
+    max_completion_tokens=given["max_completion_tokens"],
+)
+
+
+def gold_answers(documents):
+    """What SFTTrainer gets: the chat prompt, and the gold record as the assistant's turn."""
+    return [
+        {
+            "prompt": data.messages(d, given["instruction"]),
+            "completion": [{"role": "assistant", "content": data.answer(d)}],
+            "chat_template_kwargs": data.CHAT,
+        }
+        for d in documents
+    ]
+
+
+# %% [markdown]
+# ## Shared start: config
+#
+# Only what differs from TRL's defaults, each with its reason.
+
+# %%
+start_config = dict(
+    num_train_epochs=start_epochs,
+    per_device_train_batch_size=start_batch_documents,
+    learning_rate=start_learning_rate,
+    max_length=given["context_tokens"],  # documents were filtered to fit: nothing is cut
+    gradient_checkpointing=gradient_checkpointing,
+    logging_steps=1,  # grad_norm is that of the last step in a logging window: log every step
+    save_steps=100_000,  # only the last checkpoint is used
+    seed=seed,
+)
+start = runs.open_run(
+    "01_sft",
+    profile,
+    "start",
+    seed,
+    data=setup.info["data_fingerprint"],
+    model=setup.info["model"]["sha256"],
+    parents=(setup,),
+    parameters=dict(lora_rank=lora_rank, lora_alpha=lora_alpha),
+    trainer=("SFTConfig", start_config),
+)
+
+# %% [markdown]
+# ## Shared start: train
+#
+# The clock starts before the model is loaded and stops when the last weights are on disk; evaluation is timed apart.
+
+# %%
+if start.live:
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from trl import SFTConfig, SFTTrainer
+
+    evaluate.require(given["engine"])
+    splits = records.splits(setup)
+    clock = start.start_clock()
+    if not start.trained:
+        with clock.phase("model_load"):
+            tokenizer = evaluate.load_tokenizer(ROOT / given["base"])
+            model = evaluate.load_policy(ROOT / given["base"], None, given["dtype"])
+        with clock.phase("trainer_setup"):
+            adapter = dict(r=lora_rank, lora_alpha=lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+            trainer = SFTTrainer(
+                model=model,
+                args=SFTConfig(
+                    output_dir=start.folder,
+                    bf16=given["dtype"] == "bfloat16",
+                    use_cpu=not torch.cuda.is_available(),
+                    dataloader_pin_memory=torch.cuda.is_available(),
+                    report_to="none",
+                    disable_tqdm=True,
+                    **start_config,
+                ),
+                train_dataset=Dataset.from_list(gold_answers(splits["start"])),
+                processing_class=tokenizer,
+                peft_config=LoraConfig(**adapter) if lora_rank else None,
+            )
+            start.watch(trainer, {"compute_loss": "forward_grad"})
+            evaluate.check_end_token(trainer, tokenizer)
+        trainer.train(resume_from_checkpoint=start.resume_from())
+        if lora_rank:
+            evaluate.round_adapter(start.checkpoints()[-1][1])
+        start.mark_trained()
+        del trainer, model
+    last_step, weights = start.checkpoints()[-1]
+    predictions, checkpoints = evaluate.checkpoints(
+        start, {last_step: weights}, splits["heldout"], given["instruction"], **generation
+    )
+    clock.stop()
+    start.finish(
+        steps=runs.logged_steps(start.folder),
+        tables=dict(predictions=predictions, checkpoints=checkpoints),
+        facts=dict(documents=len(splits["start"])),
+        weights=weights,
+        data_fingerprint=setup.info["data_fingerprint"],
+        model=setup.info["model"],
+    )
+
+# %% tags=["hide-input"]
+row = start.record.checkpoints.iloc[-1]
+print(f"Shared start, seed {seed}: {row.exact} of {row.n} held-out records exact after step {row.step}.")
+print(
+    f"Billed {start.record.info['billed_s']:.1f} s, of which the optimizer loop {start.record.info['train_s']:.1f} s."
+)
+
+# %% [markdown]
+# ## Arm A: config
+#
+# Arm A goes on from the shared start's weights with the gold records of the pool.
+
+# %%
+sft_config = dict(
+    num_train_epochs=sft_epochs,
+    per_device_train_batch_size=sft_batch_documents,
+    learning_rate=sft_learning_rate,
+    max_length=given["context_tokens"],
+    gradient_checkpointing=gradient_checkpointing,
+    logging_steps=1,
+    save_steps=sft_save_steps,  # every checkpoint is evaluated: this is the resolution of the cost curve
+    seed=seed,
+)
+run = runs.open_run(
+    "01_sft",
+    profile,
+    "sft",
+    seed,
+    data=setup.info["data_fingerprint"],
+    model=setup.info["model"]["sha256"],
+    parents=(setup, start.record),
+    parameters={},
+    trainer=("SFTConfig", sft_config),
+)
+
+# %% [markdown]
+# ## Arm A: train
+
+# %%
+if run.live:
+    import torch
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    evaluate.require(given["engine"])
+    splits = records.splits(setup)
+    clock = run.start_clock()
+    if not run.trained:
+        with clock.phase("model_load"):
+            tokenizer = evaluate.load_tokenizer(ROOT / given["base"])
+            policy = evaluate.load_policy(ROOT / given["base"], start.record.weights, given["dtype"], trainable=True)
+        with clock.phase("trainer_setup"):
+            trainer = SFTTrainer(
+                model=policy,
+                args=SFTConfig(
+                    output_dir=run.folder,
+                    bf16=given["dtype"] == "bfloat16",
+                    use_cpu=not torch.cuda.is_available(),
+                    dataloader_pin_memory=torch.cuda.is_available(),
+                    report_to="none",
+                    disable_tqdm=True,
+                    **sft_config,
+                ),
+                train_dataset=Dataset.from_list(gold_answers(splits["pool"])),
+                processing_class=tokenizer,
+            )
+            run.watch(trainer, {"compute_loss": "forward_grad"})
+            evaluate.check_end_token(trainer, tokenizer)
+        trainer.train(resume_from_checkpoint=run.resume_from())
+        run.mark_trained()
+        del trainer, policy
+    predictions, checkpoints = evaluate.checkpoints(
+        run, dict(run.checkpoints()), splits["heldout"], given["instruction"], **generation
+    )
+    clock.stop()
+    run.finish(
+        steps=runs.logged_steps(run.folder),
+        tables=dict(predictions=predictions, checkpoints=checkpoints),
+        facts=dict(documents=len(splits["pool"])),
+        data_fingerprint=setup.info["data_fingerprint"],
+        model=setup.info["model"],
+    )
+record = run.record
+
+# %% [markdown]
+# ## Cost
+#
+# Where arm A's billed seconds went. Each second is in one row only; a phase that was not measured is not listed.
+
+# %% tags=["hide-input"]
+device = record.info["device"]
+shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.05, run=record.name).dropna(
+    subset="seconds"
+)
+shown = pd.DataFrame(
+    {
+        "part": shares["part"],
+        "seconds": shares["seconds"].map("{:.2f}".format),
+        "share": shares["share"].map("{:.1%}".format),
+    }
+)
+plots.table(
+    shown,
+    "sft_bill",
+    f"Arm A, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}.",
+    csv=shares,
+)
+
+# %% [markdown]
+# ## Diagnostics
+#
+# The curve starts at the shared start, at zero hours: what the start cost is its own line above. Every point is a
+# checkpoint, judged after the run by greedy decoding on the same held-out documents.
+
+# %% tags=["hide-input"]
+points = compare.curve(record, start.record).points.assign(arm="sft", seed=seed)
+plots.picture(
+    plots.cost_curves(
+        points, {"sft": "A continued SFT"}, cost.unit(device["kind"]), points["hours"].max() / 3, f"seed {seed}"
+    ),
+    "Line chart: share of exact held-out records of arm A against billed hours, starting at the shared start.",
+    f"Arm A, seed {seed}: exact records on {record.checkpoints['n'].iloc[-1]} held-out documents against billed time.",
+)
+
+# %% [markdown]
+# Which fields the last checkpoint gets wrong, and how:
+
+# %% tags=["hide-input"]
+last = record.checkpoints.iloc[-1]
+errors = pd.DataFrame({v: {f: int(last[f"{f}_{v}"]) for f in data.FIELDS} for v in records.VERDICTS})
+plots.table(errors.rename_axis("field").reset_index(), "sft_errors", f"Arm A, step {last.step}: verdicts by field.")
+
+# %% [markdown]
+# ## Recap
+
+# %% tags=["hide-input"]
+print(
+    f"Arm A, seed {seed}: from {row.exact} to {last.exact} of {last.n} exact in {cost.show_hours(last.billed_s / 3600)}"
+)
+print(
+    f"({cost.unit(device['kind'])} on {device['name']}; {record.info['evaluation_s']:.1f} s of evaluation not billed)."
+)

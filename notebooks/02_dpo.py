@@ -1,0 +1,275 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # DPO: arm B, with its log-probabilities watched
+#
+# **Question.** What do preference pairs buy: gold records against the model's own worst samples? And does the
+# preference measure move with the task?
+#
+# **Departures from the published study** {cite}`fan2026curves`: model, text and sizes are the profile's. The pairs are
+# built as there: chosen is gold, rejected the worst wrong one of a few samples. Sampling them is billed to this arm.
+
+# %% tags=["parameters"]
+profile: str = "laptop"  # which profile these parameters belong to
+seed: int = 0  # seed of sampling and data order
+gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
+pair_documents: int = 400  # pool documents that are sampled for pairs
+samples_per_document: int = 4  # samples a document
+pair_temperature: float = 1.0  # sampling temperature
+dpo_beta: float = 0.1  # strength of the pull to the reference
+dpo_learning_rate: float = 1e-4  # of arm B
+dpo_epochs: float = 2.0  # passes over the pairs
+dpo_batch_pairs: int = 16  # pairs an optimizer step
+dpo_save_steps: int = 5  # optimizer steps between checkpoints
+
+# %%
+import json
+import math
+
+import pandas as pd
+
+from lib import clock as clocks
+from lib import cost, data, evaluate, likelihood, plots, records, rewards, runs
+from lib.paths import ROOT
+
+setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
+given = setup.info["parameters"]
+generation = dict(
+    engine=given["engine"],
+    base=ROOT / given["base"],
+    dtype=given["dtype"],
+    context_tokens=given["context_tokens"],
+    max_completion_tokens=given["max_completion_tokens"],
+)
+
+# %% [markdown]
+# ## Config
+
+# %%
+config = dict(
+    num_train_epochs=dpo_epochs,
+    per_device_train_batch_size=dpo_batch_pairs,
+    learning_rate=dpo_learning_rate,
+    beta=dpo_beta,
+    max_length=given["context_tokens"],  # documents were filtered to fit: nothing is cut
+    gradient_checkpointing=gradient_checkpointing,
+    logging_steps=1,
+    save_steps=dpo_save_steps,  # every checkpoint is evaluated
+    seed=seed,
+)
+run = runs.open_run(
+    "02_dpo",
+    profile,
+    "dpo",
+    seed,
+    data=setup.info["data_fingerprint"],
+    model=setup.info["model"]["sha256"],
+    parents=(setup, start),
+    parameters=dict(
+        pair_documents=pair_documents, samples_per_document=samples_per_document, pair_temperature=pair_temperature
+    ),
+    trainer=("DPOConfig", config),
+)
+
+# %% [markdown]
+# ## Pairs
+#
+# A few samples a document from the shared start. Rejected is the wrong sample with the lowest reward, the first of
+# them where several are equal; a document whose samples are all right gives no pair. Sampled pairs are kept, so an
+# interrupted run does not pay for them twice.
+
+# %%
+if run.live:
+    import torch
+    from datasets import Dataset
+    from trl import DPOConfig, DPOTrainer
+
+    evaluate.require(given["engine"])
+    splits = records.splits(setup)
+    clock = run.start_clock()
+    pool = splits["pool"][:pair_documents]
+    prompts = [data.messages(d, given["instruction"]) for d in pool]
+    pairs_file = run.folder / "pairs" / "pairs.json"
+    if not (run.folder / "pairs" / "clock.json").exists():
+        pairs_file.parent.mkdir(exist_ok=True)
+        with clock.phase("pair_sampling"):
+            ((_, samples_P_N),) = evaluate.complete(
+                prompts,
+                {"start": start.weights},
+                n=samples_per_document,
+                temperature=pair_temperature,
+                seed=seed,
+                work=run.folder / "pair_sampling",
+                **generation,
+            )
+        pairs, all_right = [], 0
+        for document, prompt, samples in zip(pool, prompts, samples_P_N, strict=True):
+            wrong = [s for s in samples if not rewards.verdicts(s, document)["exact"]]
+            if not wrong:
+                all_right += 1
+                continue
+            rejected = min(wrong, key=lambda s: rewards.reward(s, document, document["text"]))
+            pairs.append(dict(id=document["id"], prompt=prompt, chosen=data.answer(document), rejected=rejected))
+        clocks.write_json(pairs_file, dict(pairs=pairs, all_right=all_right))
+        clock.savepoint(run.folder / "pairs" / "clock.json")
+    sampled = json.loads(pairs_file.read_text())
+    pairs = sampled["pairs"]
+
+# %% [markdown]
+# ## Train
+#
+# Before the first step the policy is its own reference, so the loss must be ln 2 and both rewards 0; another value
+# means another reference, and stops the run.
+
+# %%
+if run.live and not run.trained:
+    with clock.phase("model_load"):
+        tokenizer = evaluate.load_tokenizer(ROOT / given["base"])
+        policy = evaluate.load_policy(ROOT / given["base"], start.weights, given["dtype"], trainable=True)
+    with clock.phase("evaluation"):
+        sample = pairs[:64]
+        copy = evaluate.load_policy(
+            ROOT / given["base"], start.weights, given["dtype"]
+        )  # merging leaves rounding behind
+        merge_gap = likelihood.merge_gap(copy, tokenizer, [p["prompt"] for p in sample], [p["chosen"] for p in sample])
+        del copy
+    with clock.phase("trainer_setup"):
+        trainer = DPOTrainer(
+            model=policy,  # an adapter as policy: TRL keeps a frozen copy of it as the reference
+            args=DPOConfig(
+                output_dir=run.folder,
+                bf16=given["dtype"] == "bfloat16",
+                use_cpu=not torch.cuda.is_available(),
+                dataloader_pin_memory=torch.cuda.is_available(),
+                report_to="none",
+                disable_tqdm=True,
+                **config,
+            ),
+            train_dataset=Dataset.from_list(
+                [
+                    dict(
+                        prompt=p["prompt"],
+                        chosen=[{"role": "assistant", "content": p["chosen"]}],
+                        rejected=[{"role": "assistant", "content": p["rejected"]}],
+                        chat_template_kwargs=data.CHAT,
+                    )
+                    for p in pairs
+                ]
+            ),
+            processing_class=tokenizer,
+        )
+        run.watch(trainer, likelihood.phases(trainer))
+        likelihood.count_completion_tokens(trainer, run)
+    with clock.phase("evaluation"):
+        step_zero = likelihood.check_dpo_start(trainer)
+        clocks.write_json(run.folder / "step_zero.json", dict(**step_zero, merge_gap_nats=merge_gap))
+    trainer.train(resume_from_checkpoint=run.resume_from())
+    run.mark_trained()
+    del trainer, policy
+
+# %%
+if run.live:
+    predictions, checkpoints = evaluate.checkpoints(
+        run, dict(run.checkpoints()), splits["heldout"], given["instruction"], **generation
+    )
+    clock.stop()
+    run.finish(
+        steps=likelihood.dpo_steps(run.folder),
+        tables=dict(predictions=predictions, checkpoints=checkpoints),
+        facts=dict(
+            sampled_documents=len(pool),
+            samples=len(pool) * samples_per_document,
+            pairs=len(pairs),
+            prompts_all_right=sampled["all_right"],
+            step_zero=json.loads((run.folder / "step_zero.json").read_text()),
+        ),
+        data_fingerprint=setup.info["data_fingerprint"],
+        model=setup.info["model"],
+    )
+record = run.record
+
+# %% tags=["hide-input"]
+facts, zero = record.info["facts"], record.info["facts"]["step_zero"]
+print(
+    f"{facts['samples']} samples of {facts['sampled_documents']} documents gave {facts['pairs']} pairs; "
+    f"{facts['prompts_all_right']} documents had no wrong sample."
+)
+print(
+    f"Step 0: loss {zero['loss']:.6f} (ln 2 is {math.log(2):.6f}), "
+    f"rewards {zero['rewards_chosen']:.6f} and {zero['rewards_rejected']:.6f}."
+)
+if zero["merge_gap_nats"] is None:
+    print("Full fine-tuning: there is no adapter whose merging could change the scores.")
+else:
+    print(
+        "Merging the start's adapter into the base changes a gold record's log-prob "
+        f"by {zero['merge_gap_nats']:.3f} nats on average."
+    )
+
+# %% [markdown]
+# ## Cost
+
+# %% tags=["hide-input"]
+device = record.info["device"]
+shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.05, run=record.name).dropna(
+    subset="seconds"
+)
+shown = pd.DataFrame(
+    {
+        "part": shares["part"],
+        "seconds": shares["seconds"].map("{:.2f}".format),
+        "share": shares["share"].map("{:.1%}".format),
+    }
+)
+plots.table(
+    shown,
+    "dpo_bill",
+    f"Arm B, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}.",
+    csv=shares,
+)
+
+# %% [markdown]
+# ## Diagnostics: likelihood displacement
+#
+# Left and middle: log-probability of the chosen and of the rejected completion, summed as TRL logs it and for each
+# token. Right: share of pairs whose chosen completion gained more than the rejected one. If chosen falls while the
+# preference accuracy rises, the measure improves although the gold record gets less likely
+# {cite}`razin2024unintentional`.
+
+# %% tags=["hide-input"]
+lines = record.steps.assign(seed=seed)
+plots.picture(
+    plots.dpo_training(lines),
+    "Three line charts by optimizer step: summed log-probability of chosen and rejected, the same per token, and "
+    "preference accuracy.",
+    f"Arm B, seed {seed}: log-probabilities on the training batch of each step.",
+)
+
+# %% tags=["hide-input"]
+tenth = max(1, len(lines) // 10)
+columns = ["chosen_logp", "rejected_logp", "chosen_logp_token", "rejected_logp_token", "accuracy", "margin"]
+ends = pd.DataFrame(
+    {"first tenth of steps": lines[columns].head(tenth).mean(), "last tenth": lines[columns].tail(tenth).mean()}
+)
+plots.table(
+    ends.round(3).rename_axis("measure").reset_index(),
+    "dpo_ends",
+    "Means over the first and last tenth of the steps (nats).",
+)
+
+# %% [markdown]
+# ## Recap
+
+# %% tags=["hide-input"]
+first, last = start.checkpoints.iloc[-1], record.checkpoints.iloc[-1]
+print(
+    f"Arm B, seed {seed}: from {first.exact} to {last.exact} of {last.n} exact "
+    f"in {cost.show_hours(last.billed_s / 3600)}"
+)
+print(f"({cost.unit(device['kind'])} on {device['name']}, pair sampling included).")

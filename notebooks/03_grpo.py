@@ -1,0 +1,244 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # GRPO: arm C, with every phase timed
+#
+# **Question.** What does a rule-checked reward buy for each hour, and where do the hours go? And how many groups of
+# rollouts carry any signal at all?
+#
+# **Departures from the published study** {cite}`fan2026curves`: model, text and sizes are the profile's. The trainer is
+# TRL's own, unchanged; its methods are timed on this one instance.
+
+# %% tags=["parameters"]
+profile: str = "laptop"  # which profile these parameters belong to
+seed: int = 0  # seed of data order and rollouts
+gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
+prompts_per_step: int = 8  # prompts (groups) an optimizer step
+group_size: int = 8  # rollouts a prompt
+micro_batch_rollouts: int = 64  # rollouts in one forward and backward pass
+grpo_temperature: float = 1.0  # sampling temperature of the rollouts
+grpo_learning_rate: float = 5e-4  # of arm C
+grpo_steps: int = 60  # optimizer steps
+grpo_cap_hours: float = 2.5  # stop when this many hours are billed (devices counted)
+grpo_save_steps: int = 6  # optimizer steps between checkpoints
+loss_type: str = "dapo"  # TRL's default
+vllm_memory_share: float = 0.3  # share of GPU memory for the colocated engine (vllm only)
+
+# %%
+import pandas as pd
+
+from lib import cost, data, evaluate, grpo, plots, records, rewards, runs
+from lib.paths import ROOT
+
+setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
+given = setup.info["parameters"]
+generation = dict(
+    engine=given["engine"],
+    base=ROOT / given["base"],
+    dtype=given["dtype"],
+    context_tokens=given["context_tokens"],
+    max_completion_tokens=given["max_completion_tokens"],
+)
+
+# %% [markdown]
+# ## Config
+#
+# A step takes `prompts_per_step` groups of `group_size` rollouts. TRL wants the micro-batch and the accumulation:
+
+# %%
+rollouts_per_step = prompts_per_step * group_size
+if rollouts_per_step % micro_batch_rollouts or micro_batch_rollouts % group_size:
+    raise ValueError(
+        f"micro_batch_rollouts: got {micro_batch_rollouts}; expected a multiple of group_size {group_size} that "
+        f"divides prompts_per_step x group_size = {rollouts_per_step}"
+    )
+config = dict(
+    max_steps=grpo_steps,
+    per_device_train_batch_size=micro_batch_rollouts,
+    gradient_accumulation_steps=rollouts_per_step // micro_batch_rollouts,
+    num_generations=group_size,
+    max_completion_length=given["max_completion_tokens"],
+    temperature=grpo_temperature,
+    learning_rate=grpo_learning_rate,
+    loss_type=loss_type,
+    beta=0.0,  # no reference model, as in the published study
+    gradient_checkpointing=gradient_checkpointing,
+    use_vllm=given["engine"] == "vllm",  # colocated: engine and trainer share the GPU
+    logging_steps=1,
+    save_steps=grpo_save_steps,  # every checkpoint is evaluated
+    seed=seed,
+)
+print(
+    f"{rollouts_per_step} rollouts a step: "
+    f"{config['gradient_accumulation_steps']} micro-batches of {micro_batch_rollouts}"
+)
+run = runs.open_run(
+    "03_grpo",
+    profile,
+    "grpo",
+    seed,
+    data=setup.info["data_fingerprint"],
+    model=setup.info["model"]["sha256"],
+    parents=(setup, start),
+    parameters=dict(grpo_cap_hours=grpo_cap_hours),
+    trainer=("GRPOConfig", config),
+)
+
+# %% [markdown]
+# ## Reward
+#
+# The same function that judges every evaluation decides here; the formula was fixed before the first record.
+
+# %%
+print(rewards.formula())
+
+
+def reward(completions, gold, text, **_):
+    """One reward a rollout; TRL repeats the columns `gold` and `text` for each rollout of a prompt."""
+    return [rewards.reward(c[0]["content"], g, t) for c, g, t in zip(completions, gold, text, strict=True)]
+
+
+# %% [markdown]
+# ## Train
+
+# %%
+if run.live:
+    import torch
+    from datasets import Dataset
+    from transformers import set_seed
+    from trl import GRPOConfig, GRPOTrainer
+
+    evaluate.require(given["engine"])
+    splits = records.splits(setup)
+    clock = run.start_clock()
+    if not run.trained:
+        with clock.phase("model_load"):
+            tokenizer = evaluate.load_tokenizer(ROOT / given["base"])
+            policy = evaluate.load_policy(ROOT / given["base"], start.weights, given["dtype"], trainable=True)
+        with clock.phase("engine_start" if config["use_vllm"] else "trainer_setup"):
+            trainer = GRPOTrainer(
+                model=policy,
+                reward_funcs=reward,
+                args=GRPOConfig(
+                    output_dir=run.folder,
+                    bf16=given["dtype"] == "bfloat16",
+                    use_cpu=not torch.cuda.is_available(),
+                    dataloader_pin_memory=torch.cuda.is_available(),
+                    report_to="none",
+                    disable_tqdm=True,
+                    vllm_gpu_memory_utilization=vllm_memory_share,
+                    vllm_max_model_length=given["context_tokens"],
+                    chat_template_kwargs=data.CHAT,
+                    **config,
+                ),
+                train_dataset=Dataset.from_list(
+                    [
+                        dict(
+                            prompt=data.messages(d, given["instruction"]),
+                            id=d["id"],
+                            text=d["text"],
+                            gold={f: d[f] for f in data.FIELDS},
+                        )
+                        for d in splits["pool"]
+                    ]
+                ),
+                processing_class=tokenizer,
+            )
+            set_seed(seed)  # the colocated engine seeds itself with 0 whatever the run's seed is
+            grpo.observe(trainer, run)
+            run.watch(trainer, grpo.phases(trainer))
+            run.stop_at_cap(trainer, grpo_cap_hours)
+        trainer.train(resume_from_checkpoint=run.resume_from())
+        run.mark_trained()
+        del trainer, policy
+    grpo.check_seeds_differ(run, records.pinned_runs(profile))
+    predictions, checkpoints = evaluate.checkpoints(
+        run, dict(run.checkpoints()), splits["heldout"], given["instruction"], **generation
+    )
+    clock.stop()
+    rollouts = grpo.rollouts(run.folder)
+    run.finish(
+        steps=runs.logged_steps(run.folder).merge(grpo.step_counts(rollouts), on="step", validate="1:1"),
+        tables=dict(predictions=predictions, checkpoints=checkpoints, rollouts=rollouts),
+        facts=dict(pool=len(splits["pool"])),
+        data_fingerprint=setup.info["data_fingerprint"],
+        model=setup.info["model"],
+    )
+record = run.record
+
+# %% [markdown]
+# ## Cost: where the time goes
+#
+# Timers sit around TRL's methods; each second is in the innermost one. Backward, clipping and optimizer are measured,
+# not what is left over.
+
+# %% tags=["hide-input"]
+device = record.info["device"]
+shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.05, run=record.name).dropna(
+    subset="seconds"
+)
+shown = pd.DataFrame(
+    {
+        "part": shares["part"],
+        "seconds": shares["seconds"].map("{:.2f}".format),
+        "share": shares["share"].map("{:.1%}".format),
+    }
+)
+plots.table(
+    shown,
+    "grpo_bill",
+    f"Arm C, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}.",
+    csv=shares,
+)
+
+# %% [markdown]
+# ## Diagnostics: groups without signal
+#
+# A group whose rollouts all earn the same reward has advantage 0 in every rollout: it is generated, forwarded and
+# back-propagated for nothing. Groups are counted by maximum = minimum of their rewards.
+
+# %% tags=["hide-input"]
+lines = record.steps.assign(seed=seed, zero_variance=record.steps["zero_variance_groups"] / record.steps["groups"])
+plots.picture(
+    plots.group_signal(lines),
+    "Two line charts by optimizer step: share of groups whose rewards are all equal, and entropy of the policy.",
+    f"Arm C, seed {seed}: groups of {group_size} rollouts without variance in reward, and entropy in nats a token.",
+)
+
+# %% tags=["hide-input"]
+zero_gradient = int((record.steps["grad_norm"] == 0).sum())
+print(f"Steps whose gradient norm is exactly 0: {zero_gradient} of {len(record.steps)}.")
+
+# %% [markdown]
+# ## Diagnostics: what the reward can hide
+#
+# A policy that answers null too often keeps most of its reward. So the null answers of each field are counted, beside
+# the rollouts whose gold is null.
+
+# %% tags=["hide-input"]
+rates = record.steps[["step"]].assign(seed=seed)
+for field in data.FIELDS:
+    for kind in ("null", "null_expected"):
+        rates[f"{kind}_{field}"] = record.steps[f"{kind}_{field}"] / record.steps["rollouts"]
+plots.picture(
+    plots.null_rates(rates, list(data.FIELDS)),
+    "Five line charts by optimizer step, one a field: share of rollouts that answer null, and share with null in gold.",
+    f"Arm C, seed {seed}: null answers a field (colour) and null in gold (grey).",
+)
+
+# %% [markdown]
+# ## Recap
+
+# %% tags=["hide-input"]
+first, last = start.checkpoints.iloc[-1], record.checkpoints.iloc[-1]
+print(
+    f"Arm C, seed {seed}: from {first.exact} to {last.exact} of {last.n} exact "
+    f"in {cost.show_hours(last.billed_s / 3600)}"
+)
+print(f"({cost.unit(device['kind'])} on {device['name']}).")

@@ -1,0 +1,1 @@
+"""The thin library behind the notebooks: reading, training, accounting, statistics, pictures, publishing."""

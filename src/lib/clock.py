@@ -1,0 +1,254 @@
+"""The cost clock: which seconds of a training process are billed, by optimizer step and phase.
+
+Every second between `start` and `stop` falls into exactly one row: the innermost open phase, or `unaccounted`.
+Times are exclusive (a parent's row excludes its children), so the rows of a step sum to its wall-clock.
+Rows are appended to `phases.jsonl` as they happen and survive a kill; a *savepoint* marks how many of them belong to
+the state that was saved, so that a resumed run bills its first part once and its lost work not at all.
+"""
+
+import contextlib
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+
+# Phases that are timed but not billed.
+NOT_BILLED = {"evaluation"}
+
+
+def now_utc() -> str:
+    """UTC time as ISO 8601 with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def append(path: Path, row: dict) -> None:
+    """Append one JSON line and force it to disk."""
+    with open(path, "a") as file:
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> list[dict]:
+    """Rows of a .jsonl file; a last line cut by a kill is dropped; a missing file is an empty list."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    complete = text[: text.rfind("\n") + 1]  # what follows the last newline was cut by a kill
+    return [json.loads(line) for line in complete.splitlines() if line]
+
+
+def write_json(path: Path, value) -> None:
+    """Write JSON so that the file is either the old or the new one, never half of it."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    os.replace(temporary, path)
+
+
+class Clock:
+    """Times one run over all its attempts.
+
+    folder: the run's scratch folder. kept_rows: how many rows of `phases.jsonl` belong to the state this attempt
+    resumes from (0 for a fresh one); rows behind them are lost work.
+    """
+
+    def __init__(self, folder: Path, kept_rows: int = 0):
+        self.path = folder / "phases.jsonl"
+        self.attempts_path = folder / "attempts.jsonl"
+        rows = read_lines(self.path)
+        if self.path.exists():  # drop a half-written last line, so that the next append starts a line of its own
+            self.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self.attempt = len(read_lines(self.attempts_path))
+        self.kept_rows = kept_rows
+        self.billed_s = sum(r["host_s"] for r in rows[:kept_rows] if r["kind"] in ("setup", "train"))
+        self.train_s = sum(r["host_s"] for r in rows[:kept_rows] if r["kind"] == "train")
+        self._n_rows = len(rows)
+        self._done = {r["phase"] for r in rows[:kept_rows] if r["kind"] == "setup"}
+        self._stack, self._open, self._events, self._last, self._cuda = [], {}, [], None, None
+        self.training = False
+
+    def start(self) -> None:
+        """Begin billing: call before the model is loaded."""
+        append(self.attempts_path, {"attempt": self.attempt, "start_utc": now_utc(), "kept_rows": self.kept_rows})
+        self._last = time.perf_counter()
+
+    def use_cuda_events(self, torch) -> None:
+        """Measure device seconds too, by CUDA events read once a step (no synchronisation inside it)."""
+        self._cuda = torch.cuda if torch.cuda.is_available() else None
+        if self._cuda:
+            self._mark = self._event()
+
+    def _event(self):
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    @contextlib.contextmanager
+    def phase(self, name: str):
+        """Time a block under `name`; nested phases are subtracted from the enclosing one (events too, on CUDA)."""
+        begin = self._event() if self._cuda else None
+        started, frame = time.perf_counter(), {"inner": 0.0, "name": name}
+        self._stack.append(frame)
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - started
+            self._stack.pop()
+            host, calls = self._open.get(name, (0.0, 0))
+            self._open[name] = (host + spent - frame["inner"], calls + 1)
+            parent = self._stack[-1] if self._stack else None
+            if parent:
+                parent["inner"] += spent
+            if begin:
+                self._events.append((name, parent["name"] if parent else None, begin, self._event()))
+        if not self._stack and not self.training:
+            self.cut(None)
+
+    def cut(self, step: int | None, rest: str = "unaccounted") -> None:
+        """Write the rows of everything since the last cut; the remainder is booked as `rest`. No phase may be open."""
+        wall = time.perf_counter() - self._last
+        self._last += wall
+        device = {}
+        if self._cuda:
+            end = self._event()
+            end.synchronize()
+            device[rest] = self._mark.elapsed_time(end) / 1e3
+            for name, parent, begin, finish in self._events:
+                seconds = begin.elapsed_time(finish) / 1e3
+                device[name] = device.get(name, 0.0) + seconds
+                enclosing = parent or rest
+                device[enclosing] = device.get(enclosing, 0.0) - seconds
+            self._mark, self._events = end, []
+        rows = dict(self._open)
+        remainder = wall - sum(host for host, _ in rows.values())
+        host, calls = rows.get(rest, (0.0, 0))
+        rows[rest] = (host + remainder, calls)
+        self._open = {}
+        for name, (host, calls) in rows.items():
+            kind = self._kind(name, step)
+            row = {
+                "attempt": self.attempt,
+                "step": step,
+                "phase": name,
+                "host_s": host,
+                "device_s": device.get(name),
+                "calls": calls,
+                "kind": kind,
+            }
+            with open(self.path, "a") as file:
+                file.write(json.dumps(row) + "\n")
+            self._n_rows += 1
+            if kind in ("setup", "train"):
+                self.billed_s += host
+            if kind == "train":
+                self.train_s += host
+
+    def _kind(self, name: str, step: int | None) -> str:
+        if name in NOT_BILLED:
+            return "evaluation"
+        if step is not None:
+            return "train"
+        # A phase that an earlier attempt already billed is the price of the interruption, not of the method.
+        return "resume" if name in self._done else "setup"
+
+    def savepoint(self, path: Path, **facts) -> None:
+        """Mark durable state (a checkpoint, sampled pairs): written last, so that it vouches for the rest."""
+        self.cut(facts.get("step"))
+        with open(self.path, "a") as file:
+            os.fsync(file.fileno())
+        write_json(path, {"billed_s": self.billed_s, "train_s": self.train_s, "rows": self._n_rows, **facts})
+
+    def stop(self) -> None:
+        """End this attempt: what follows is not timed."""
+        self.cut(None)
+        append(self.attempts_path, {"attempt": self.attempt, "end_utc": now_utc()})
+
+    def watch(self, trainer, phases: dict) -> None:
+        """Time a trainer by wrapping bound methods on this one instance; the trainer class stays untouched.
+
+        phases: {"method" or "attribute.method": phase name}. Step boundaries, optimizer and checkpoints are added here.
+        """
+        import torch
+        from transformers import TrainerCallback
+
+        self.use_cuda_events(torch)
+        clock = self
+
+        def wrap(target, attribute, name):
+            method = getattr(target, attribute)
+
+            def timed(*args, **kwargs):
+                label = name() if callable(name) else name
+                with clock.phase(label):
+                    return method(*args, **kwargs)
+
+            setattr(target, attribute, timed)
+
+        common = {"get_batch_samples": "data", "_clip_grad_norm": "clip", "log": "log", "training_step": "unaccounted"}
+        for dotted, name in (common | phases).items():
+            *owners, attribute = dotted.split(".")
+            target = trainer
+            for owner in owners:
+                target = getattr(target, owner)
+            wrap(target, attribute, name)
+        wrap(trainer.accelerator, "backward", "backward")
+
+        save, finish_step = trainer._save_checkpoint, trainer._maybe_log_save_evaluate
+
+        def timed_save(*args, **kwargs):
+            with clock.phase("checkpoint"):
+                save(*args, **kwargs)
+            step = trainer.state.global_step
+            folder = Path(trainer.args.output_dir) / f"checkpoint-{step}"
+            clock.savepoint(folder / "clock.json", step=step)
+
+        def timed_finish(*args, **kwargs):
+            finish_step(*args, **kwargs)
+            clock.cut(trainer.state.global_step)
+
+        trainer._save_checkpoint, trainer._maybe_log_save_evaluate = timed_save, timed_finish
+
+        class Boundaries(TrainerCallback):
+            def on_train_begin(self, args, state, control, **kwargs):
+                clock.cut(None, rest="trainer_setup")  # optimizer, scheduler, data loader; a resumed state too
+                clock.training = True
+
+            def on_pre_optimizer_step(self, args, state, control, **kwargs):
+                self.span = clock.phase("optimizer")
+                self.span.__enter__()
+
+            def on_optimizer_step(self, args, state, control, **kwargs):
+                self.span.__exit__(None, None, None)
+
+            def on_train_end(self, args, state, control, **kwargs):
+                clock.training = False
+                clock.cut(None)
+
+        trainer.add_callback(Boundaries())
+
+
+def ledger(folder: Path) -> pd.DataFrame:
+    """All rows of a run as a table: attempt, step, phase, host_s, device_s, calls, kind, billed; lost work marked.
+
+    A row is lost when a later attempt resumed from a state that did not hold it.
+    """
+    rows = read_lines(folder / "phases.jsonl")
+    for attempt in read_lines(folder / "attempts.jsonl"):
+        if "kept_rows" not in attempt:
+            continue
+        for row in rows[attempt["kept_rows"] :]:
+            if row["attempt"] < attempt["attempt"]:
+                row["kind"] = "lost"
+    table = pd.DataFrame(rows)
+    table["step"] = table["step"].astype("Int64")
+    keys = ["attempt", "step", "phase", "kind"]
+    table = table.groupby(keys, dropna=False, sort=False).agg(
+        host_s=("host_s", "sum"), device_s=("device_s", lambda s: s.sum(min_count=1)), calls=("calls", "sum")
+    )
+    table = table.reset_index()
+    table["device_s"] = table["device_s"].astype("float64")
+    table["billed"] = table["kind"].isin(["setup", "train"])
+    return table[["attempt", "step", "phase", "host_s", "device_s", "calls", "billed", "kind"]]

@@ -1,0 +1,245 @@
+"""Statistics of the comparison: exact tests paired by document, equal budgets, reach and hold. No pictures here.
+
+An arm's curve starts at 0 hours with the shared start; a budget always means spent hours, and no arm is read past the
+end of its run.
+"""
+
+from math import sqrt
+from typing import NamedTuple
+
+import pandas as pd
+from scipy.stats import binom, binomtest
+from statsmodels.stats.multitest import multipletests
+
+from lib import cost
+
+NAMES = {"sft": "continued SFT", "dpo": "DPO", "grpo": "GRPO"}
+LETTERS = {"sft": "A", "dpo": "B", "grpo": "C"}
+
+
+class Curve(NamedTuple):
+    """One run as the comparison reads it.
+
+    points: one row a checkpoint, the shared start first at 0 hours: `step`, `hours`, `n`, `exact`, `accuracy`.
+    exact_D_C: bool, documents (index: id) x checkpoints (columns: position in `points`).
+    end_hours: all that the run spent; past it the run has no value.
+    """
+
+    name: str
+    arm: str
+    seed: int
+    points: pd.DataFrame
+    exact_D_C: pd.DataFrame
+    end_hours: float
+
+
+def exact_by_document(predictions: pd.DataFrame, step: int, run: str) -> pd.Series:
+    """`exact` of one checkpoint, indexed by document id. Raises ValueError for no rows or an id that comes twice."""
+    rows = predictions[predictions["step"] == step]
+    if rows.empty:
+        raise ValueError(f"{run}: predictions.parquet has no rows of step {step}")
+    if rows["id"].duplicated().any():
+        twice = rows.loc[rows["id"].duplicated(), "id"].iloc[0]
+        raise ValueError(f"{run}: predictions.parquet has document {twice!r} twice at step {step}")
+    return rows.set_index("id")["exact"].astype(bool)
+
+
+def curve(run, start) -> Curve:
+    """The curve of one arm's record, from the last checkpoint of its start's record.
+
+    Raises ValueError if the run did not begin from this very `start`, or was scored on other documents than it.
+    """
+    if run.info["parents"].get(start.name) != start.info["id"]:
+        parents, wanted = run.info["parents"], {start.name: start.info["id"]}
+        raise ValueError(f"{run.name} did not begin from this {start.name}: parents are {parents}, expected {wanted}")
+    count = run.info["device"]["count"]
+    own = run.checkpoints.sort_values("billed_s")
+    shared = start.checkpoints.sort_values("step").tail(1)
+    points = pd.concat([shared.assign(billed_s=0.0), own])[["step", "billed_s", "n", "exact"]].reset_index(drop=True)
+    points["hours"] = [cost.device_hours(billed_s, count) for billed_s in points["billed_s"]]
+    points["accuracy"] = points["exact"] / points["n"]
+    exact = {0: exact_by_document(start.predictions, shared["step"].item(), start.name)}
+    for position, step in enumerate(own["step"], start=1):
+        exact[position] = exact_by_document(run.predictions, step, run.name)
+        check_same_documents(exact[0], exact[position], start.name, f"{run.name} step {step}")
+    points.loc[0, "step"] = 0
+    end_hours = cost.device_hours(run.info["billed_s"], count)
+    return Curve(run.name, run.info["arm"], run.info["seed"], points, pd.DataFrame(exact), end_hours)
+
+
+def check_same_documents(left: pd.Series, right: pd.Series, left_name: str, right_name: str) -> None:
+    """Raise ValueError unless both are indexed by the same document ids."""
+    alone = set(left.index) ^ set(right.index)
+    if alone:
+        raise ValueError(
+            f"{left_name} and {right_name} were not scored on the same documents: "
+            f"{len(alone)} ids in one only, first {min(alone, key=str)!r}"
+        )
+
+
+def discordant(left: pd.Series, right: pd.Series) -> tuple[int, int]:
+    """Documents that only `left` has right, and that only `right` has; bool series indexed by document id."""
+    check_same_documents(left, right, "left", "right")
+    right = right.reindex(left.index)
+    return int((left & ~right).sum()), int((~left & right).sum())
+
+
+def mcnemar(left_only: int, right_only: int) -> tuple[float, float]:
+    """Exact two-sided McNemar test on the discordant counts: (p, mid-p).
+
+    p: binomial test of `left_only` of all discordant pairs against 1/2 (McNemar 1947); without discordant pairs 1.
+    mid-p: outcomes as extreme as the observed one weigh half (Fagerland, Lydersen, Laake 2013).
+    """
+    pairs = left_only + right_only
+    if pairs == 0:
+        return 1.0, 1.0
+    fewer = min(left_only, right_only)
+    p = float(binomtest(fewer, pairs).pvalue)
+    as_extreme = binom.pmf(fewer, pairs, 0.5) * (1 if 2 * fewer == pairs else 2)
+    more_extreme = 2 * binom.cdf(fewer - 1, pairs, 0.5)
+    return p, float(more_extreme + as_extreme / 2)
+
+
+def holm(p_values: list[float]) -> list[float]:
+    """Holm's step-down adjustment of one family of p-values, in their order."""
+    return [float(p) for p in multipletests(p_values, method="holm")[1]] if len(p_values) else []
+
+
+def add_holm(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` with `p_holm` over its tested rows as one family; rows without a test (p missing) stay missing."""
+    tested = table["p"].notna()
+    table = table.assign(p_holm=float("nan"))
+    table.loc[tested, "p_holm"] = holm(table.loc[tested, "p"].tolist())
+    return table
+
+
+def newest_within(arm: Curve, budget_hours: float) -> int | None:
+    """Position of the newest checkpoint within the budget; None once the run has ended before it."""
+    # Budgets are other runs' hours: leave room for float rounding of the same sum.
+    if budget_hours > arm.end_hours * (1 + 1e-9):
+        return None
+    return int((arm.points["hours"] <= budget_hours * (1 + 1e-9)).sum()) - 1
+
+
+def accuracy_within(arm: Curve, budget_hours: float) -> float | None:
+    """Accuracy of the newest checkpoint within the budget; None once the run has ended before it."""
+    position = newest_within(arm, budget_hours)
+    return None if position is None else float(arm.points["accuracy"][position])
+
+
+def mcnemar_at(left: Curve, right: Curve, at_left: int | None, at_right: int | None) -> dict:
+    """McNemar between two checkpoints (positions in `points`); all None where one of the arms has ended."""
+    if at_left is None or at_right is None:
+        return dict.fromkeys(("left_better", "right_better", "p", "mid_p"))
+    better = discordant(left.exact_D_C[at_left], right.exact_D_C[at_right])
+    p, mid_p = mcnemar(*better)
+    return {"left_better": better[0], "right_better": better[1], "p": p, "mid_p": mid_p}
+
+
+def at_budgets(left: Curve, right: Curve, budgets_hours: list[float]) -> pd.DataFrame:
+    """Compare two arms on equal spend: one row a budget, each arm with its newest checkpoint within it.
+
+    Columns: `budget_hours`, `left_accuracy`, `right_accuracy`, `left_hours`, `right_hours` (when that checkpoint was
+    saved; 0 is the shared start), `left_better`, `right_better` (documents), `p`, `mid_p`. Missing once an arm ended.
+    """
+    rows = []
+    for budget_hours in budgets_hours:
+        row = {"budget_hours": budget_hours}
+        at = [newest_within(arm, budget_hours) for arm in (left, right)]
+        for side, arm, position in zip(("left", "right"), (left, right), at, strict=True):
+            row[f"{side}_accuracy"] = None if position is None else arm.points["accuracy"][position]
+            row[f"{side}_hours"] = None if position is None else arm.points["hours"][position]
+        rows.append(row | mcnemar_at(left, right, *at))
+    return pd.DataFrame(rows).astype(float)
+
+
+def wins(table: pd.DataFrame, alpha: float, p: str = "p") -> tuple[int, int]:
+    """Rows of a comparison in which left is significantly better, and in which right is."""
+    significant = table[p] < alpha
+    return (
+        int((significant & (table["left_better"] > table["right_better"])).sum()),
+        int((significant & (table["right_better"] > table["left_better"])).sum()),
+    )
+
+
+def last(arm: Curve) -> float:
+    """Accuracy of the run's final checkpoint."""
+    return float(arm.points["accuracy"].iloc[-1])
+
+
+def reach_and_hold(arm: Curve, target: float) -> float | None:
+    """Hours of the first checkpoint from which the arm stays at or above the target; None: never."""
+    below = arm.points["accuracy"] < target
+    if below.iloc[-1]:
+        return None
+    first_held = int(below[below].index[-1]) + 1 if below.any() else 0
+    return float(arm.points["hours"][first_held])
+
+
+def first_touch(arm: Curve, target: float) -> float | None:
+    """Hours of the first checkpoint at or above the target, held or not; None: never."""
+    above = arm.points["accuracy"] >= target
+    return float(arm.points["hours"][above.idxmax()]) if above.any() else None
+
+
+def reach_row(sft: Curve, grpo: Curve, target: float) -> dict:
+    """Hours of both arms to reach and hold `target`, and to touch it, each with GRPO's multiple of continued SFT."""
+    row: dict = {"target": target}
+    for prefix, rule in (("", reach_and_hold), ("touch_", first_touch)):
+        hours = {"sft": rule(sft, target), "grpo": rule(grpo, target)}
+        row |= {f"{prefix}{arm}_hours": value for arm, value in hours.items()}
+        row[f"{prefix}multiple"] = multiple(hours["grpo"], hours["sft"])
+    return row
+
+
+def multiple(hours: float | None, base_hours: float | None) -> float | None:
+    """How many times the base an arm spent; None where either never arrived or the base was there at the start."""
+    return hours / base_hours if hours and base_hours else None
+
+
+def standard_error(exact: int, n: int) -> float:
+    """Binomial standard error of one checkpoint's accuracy: sqrt(p (1 - p) / n). Sampling of documents only."""
+    accuracy = exact / n
+    return sqrt(accuracy * (1 - accuracy) / n)
+
+
+def by_seed(texts: dict[int, str]) -> str:
+    """One text a seed, as a phrase: "0.889 (seed 0), 0.886 (seed 1)"."""
+    between = "; " if any("," in text for text in texts.values()) else ", "
+    return between.join(f"{text} (seed {seed})" for seed, text in texts.items())
+
+
+def across_seeds(held: dict[int, bool], yes: str, no: str, unknown: str) -> str:
+    """The sentence that all seeds support: `yes`, `no`, or both with their seeds; `unknown` where none was measured."""
+    if not held:
+        return unknown
+    if len(set(held.values())) == 1:
+        return yes if all(held.values()) else no
+    return by_seed({seed: yes if value else no for seed, value in held.items()})
+
+
+def outcome(held: dict[int, bool]) -> str:
+    """How a statement came out: held, wrong, held in some seeds only, or not measured."""
+    if len(set(held.values())) == 2:
+        return f"held in seed {', '.join(str(seed) for seed, value in held.items() if value)} only"
+    return across_seeds(held, "held", "wrong", "not measured")
+
+
+def verdict(table: pd.DataFrame, left: str, right: str, alpha: float) -> str:
+    """The sentence that a comparison supports; one row a seed, with `left_better`, `right_better`, `p_holm`.
+
+    `left`, `right`: the arms' names in the sentence. Only Holm-adjusted significance makes an arm lead.
+    """
+    tested = table.dropna(subset=["p_holm"])
+    if tested.empty:
+        return f"At equal spend {left} and {right} could not be compared"
+    left_wins, right_wins = wins(tested, alpha, "p_holm")
+    seeds = f"{len(tested)} of {len(tested)} seeds" if len(tested) > 1 else "the one seed"
+    if left_wins and right_wins:
+        return f"At equal spend the seeds disagree: {left} beats {right} in {left_wins}, loses in {right_wins}"
+    if not left_wins and not right_wins:
+        return f"At equal spend no difference between {left} and {right} is shown, in {seeds}"
+    winner, loser, won = (left, right, left_wins) if left_wins else (right, left, right_wins)
+    if won == len(tested):
+        return f"At equal spend {winner} beats {loser}, in {seeds}"
+    return f"At equal spend {winner} beats {loser} in {won} of {len(tested)} seeds; no difference is shown in the rest"

@@ -1,0 +1,143 @@
+"""What a run cost: billed hours on its device, dollars, and where the time went. No statistics and no pictures here.
+
+A run bills the wall-clock of its training process: model load, engine start and pair sampling included, evaluation and
+the second load of a resumed run excluded. Whoever writes the record draws that line (`billed`); here it is added up.
+"""
+
+import pandas as pd
+
+UNITS = {"cuda": "GPU-hours", "cpu": "CPU-hours"}
+
+# Rows of the bill in the published order: label -> the phases that it adds up.
+PARTS = {
+    "pair sampling": ["pair_sampling"],
+    "generation": ["generation"],
+    "weight sync to the engine": ["weight_sync"],
+    "rest of generate": ["generate_rest"],
+    "reward function": ["reward"],
+    "advantages, padding": ["score"],
+    "no-grad forward": ["forward_nograd"],
+    "reference forward": ["forward_reference"],
+    "grad forward": ["forward_grad"],
+    "backward": ["backward"],
+    "gradient clipping": ["clip"],
+    "optimizer": ["optimizer"],
+    "data": ["data"],
+    "logging": ["log"],
+    "load, start, checkpoints": ["model_load", "engine_start", "trainer_setup", "checkpoint", "final_save"],
+}
+REMAINDER = "remainder (no timer)"
+
+
+def device_hours(billed_s: float, count: int) -> float:
+    """Hours that count: billed seconds / 3600 x devices held."""
+    return float(billed_s) / 3600 * int(count)
+
+
+def unit(kind: str) -> str:
+    """The unit of `device_hours` for a device kind: GPU-hours or CPU-hours."""
+    if kind not in UNITS:
+        raise ValueError(f"device kind {kind!r}: expected one of {sorted(UNITS)}")
+    return UNITS[kind]
+
+
+def dollars(hours: float | None, kind: str, usd_per_hour: float) -> float | None:
+    """Price of device-hours in USD; None on a CPU, where no price of a GPU applies, and None for no hours."""
+    if unit(kind) != "GPU-hours" or pd.isna(hours):
+        return None
+    return hours * usd_per_hour
+
+
+def show_hours(hours: float | None) -> str:
+    """Hours with three significant digits and their unit, short times in seconds too; "never" for None."""
+    if hours is None or pd.isna(hours):
+        return "never"
+    if hours == 0:
+        return "0 h"
+    seconds = f" ({hours * 3600:.3g} s)" if hours < 0.1 else ""
+    return f"{hours:.3g} h{seconds}"
+
+
+def show_dollars(usd: float | None) -> str:
+    """Dollars and cents; a dash where dollars do not apply."""
+    return "-" if usd is None or pd.isna(usd) else f"${usd:,.2f}"
+
+
+def show_cost(hours: float | None, kind: str, usd_per_hour: float) -> str:
+    """Hours, and dollars where they apply: "0.133 h, $0.59"."""
+    usd = dollars(hours, kind, usd_per_hour)
+    return show_hours(hours) + ("" if usd is None else f", {show_dollars(usd)}")
+
+
+def share_table(phases: pd.DataFrame, billed_s: float, max_remainder: float, run: str = "run") -> pd.DataFrame:
+    """Where the billed seconds went: one row a part, then the remainder that no timer saw.
+
+    `phases` has one row a (step, phase): `phase`, `host_s`, `device_s` (null where no device clock ran), `billed`.
+    Returns `part`, `phases`, `seconds`, `host_s`, `device_s`, `share` (seconds of billed seconds). `seconds` are the
+    device's where it has a clock, else the host's: a host that hands work to a GPU runs ahead of it and books the wait
+    on whichever phase waits; either clock's rows add up to the same wall-clock.
+    A part of which no phase was measured stays missing (NaN), never 0; a phase of no part is a row of its own. The
+    phase `unaccounted` and billed time outside every timer make the remainder.
+    Raises ValueError when the remainder is above `max_remainder` or the parts exceed the bill by more than 1%.
+    """
+    if not billed_s > 0:
+        raise ValueError(f"{run}: billed_s is {billed_s!r}, expected seconds above 0")
+    billed = phases[phases["billed"].astype(bool)]
+    known = {phase for group in PARTS.values() for phase in group} | {"unaccounted"}
+    parts = PARTS | {phase: [phase] for phase in sorted(set(billed["phase"]) - known)}
+    billed = billed.assign(seconds=billed["device_s"].fillna(billed["host_s"]))
+    clocks = ["seconds", "host_s", "device_s"]
+    # min_count=1 keeps a phase whose every time is null missing; a plain sum would make it 0.
+    by_phase = billed.groupby("phase")[clocks].sum(min_count=1)
+    rows = []
+    for part, group in parts.items():
+        measured = [phase for phase in group if phase in by_phase.index and pd.notna(by_phase.loc[phase, "seconds"])]
+        sums = by_phase.loc[measured].sum(min_count=1)
+        rows.append({"part": part, "phases": " + ".join(measured), **sums, "share": sums["seconds"] / billed_s})
+    table = pd.DataFrame(rows)
+    remainder_s = billed_s - table["seconds"].sum()
+    if remainder_s < -0.01 * billed_s:
+        raise ValueError(f"{run}: phases sum to {billed_s - remainder_s:.3f} s, more than the {billed_s:.3f} s billed")
+    if remainder_s > max_remainder * billed_s:
+        raise ValueError(
+            f"{run}: {remainder_s / billed_s:.1%} of the billed time is under no timer, "
+            f"expected at most {max_remainder:.1%} (max_remainder)"
+        )
+    rest = {"seconds": remainder_s, "host_s": billed_s - table["host_s"].sum(), "share": remainder_s / billed_s}
+    table = pd.concat([table, pd.DataFrame([{"part": REMAINDER, "phases": "", **rest}])], ignore_index=True)
+    return table.astype(dict.fromkeys([*clocks, "share"], float))
+
+
+def tokens(steps: pd.DataFrame) -> dict[str, int | None]:
+    """Tokens of a GRPO run, from `prompt_tokens`, `completion_tokens` (totals over a step's rollouts).
+
+    `trainer`: every rollout's whole sequence, prompt included, once; each trainer pass takes all of them again.
+    `generated`: completion tokens alone. None where a step has no count.
+    """
+    if not {"prompt_tokens", "completion_tokens"} <= set(steps.columns):
+        return {"trainer": None, "generated": None}
+    counts = steps[["prompt_tokens", "completion_tokens"]]
+    if counts.isna().any(axis=None) or counts.empty:
+        return {"trainer": None, "generated": None}
+    return {"trainer": int(counts.sum(axis=None)), "generated": int(counts["completion_tokens"].sum())}
+
+
+def avoidable(phases: pd.DataFrame, steps: pd.DataFrame, billed_s: float) -> dict[str, float | None]:
+    """Upper bounds on the GRPO time that bought no gradient, as shares of billed seconds; None where not measured.
+
+    `nograd`: the no-grad forward; with beta 0 and one iteration a batch only the engine's importance-sampling
+    correction reads it. `constant`: each step's grad forward and backward times its share of zero-variance groups,
+    whose advantages are exactly 0. Both at most: a smaller batch saves less than its share.
+    """
+    billed = phases[phases["billed"].astype(bool) & phases["step"].notna()]
+    billed = billed.assign(seconds=billed["device_s"].fillna(billed["host_s"]))
+    by_step = billed.pivot_table(index="step", columns="phase", values="seconds", aggfunc="sum")
+    shares: dict[str, float | None] = {"nograd": None, "constant": None}
+    if "forward_nograd" in by_step:
+        shares["nograd"] = float(by_step["forward_nograd"].sum() / billed_s)
+    known = {"groups", "zero_variance_groups"} <= set(steps.columns)
+    if known and {"forward_grad", "backward"} <= set(by_step.columns):
+        constant = steps.set_index("step")["zero_variance_groups"] / steps.set_index("step")["groups"]
+        trained_s = by_step["forward_grad"] + by_step["backward"]
+        shares["constant"] = float((trained_s * constant).sum() / billed_s)
+    return shares

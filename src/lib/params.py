@@ -1,0 +1,176 @@
+"""Parameters of the notebooks: what each declares, what a profile sets, and one error for everything that is wrong.
+
+A notebook declares its parameters in one cell tagged `parameters`, one a line: `seed: int = 0  # what it is (unit)`.
+A profile is a flat yaml file in notebooks/profiles; a notebook gets those of its keys that it declares.
+"""
+
+import ast
+import difflib
+import re
+
+import yaml
+
+from lib.paths import NOTEBOOKS, PROFILES
+
+EXECUTOR_KEYS = ("seeds",)  # keys of a profile that steer the Makefile, not a notebook
+_KINDS = {"bool": bool, "int": int, "float": float, "str": str, "list": list}
+
+
+class ParameterError(ValueError):
+    """Everything that is wrong with the parameters, one problem a line."""
+
+
+def stages(notebooks=NOTEBOOKS):
+    """Names of the notebooks, in order: ["00_setup", "01_sft", ...]."""
+    return sorted(path.stem for path in notebooks.glob("[0-9][0-9]_*.py"))
+
+
+def declared(stage, notebooks=NOTEBOOKS):
+    """Parameters of a notebook: {name: (type as written, default)}, read from its source without running it.
+
+    Raises ParameterError when the notebook or its `parameters` cell is missing, when it has two, or when a line of
+    the cell is not `name: type = literal`.
+    """
+    path = notebooks / f"{stage}.py"
+    if not path.exists():
+        names = ", ".join(stages(notebooks)) or "none"
+        raise ParameterError(f"no notebook {path}{_nearest(stage, stages(notebooks))} (there are: {names})")
+    lines = path.read_text(encoding="utf8").splitlines()
+    starts = [n for n, line in enumerate(lines) if re.match(r"# %%.*tags=.*\"parameters\"", line)]
+    if len(starts) != 1:
+        raise ParameterError(f'{path}: {len(starts)} cells with tags=["parameters"], expected one')
+    start = starts[0] + 1
+    end = next((n for n in range(start, len(lines)) if lines[n].startswith("# %%")), len(lines))
+    found = {}
+    for node in ast.parse("\n" * start + "\n".join(lines[start:end])).body:
+        try:
+            name, kind, default = node.target.id, ast.unparse(node.annotation), ast.literal_eval(node.value)
+        except (AttributeError, ValueError, TypeError):
+            raise ParameterError(f"{path}:{node.lineno}: expected `name: type = literal`") from None
+        if name in found:
+            raise ParameterError(f"{path}:{node.lineno}: {name} is declared twice")
+        if unknown := {_base(part) for part in kind.split("|")} - {*_KINDS, "None"}:
+            raise ParameterError(f"{path}:{node.lineno}: type {sorted(unknown)[0]} of {name}: use {', '.join(_KINDS)}")
+        if problem := _wrong_type(default, kind):
+            raise ParameterError(f"{path}:{node.lineno}: default of {name}: {problem}")
+        found[name] = (kind, default)
+    return found
+
+
+def profile_values(profile, profiles=PROFILES):
+    """The keys of a profile's yaml file: {name: value}. Raises ParameterError: no such file, not flat, a key twice."""
+    path = profiles / f"{profile}.yaml"
+    names = sorted(p.stem for p in profiles.glob("*.yaml"))
+    if not path.exists():
+        raise ParameterError(f"no profile {path}{_nearest(profile, names)} (there are: {', '.join(names) or 'none'})")
+    try:
+        tree = yaml.compose(path.read_text(encoding="utf8"))
+        values = yaml.safe_load(path.read_text(encoding="utf8"))
+    except yaml.YAMLError as error:
+        raise ParameterError(f"{path}: {error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ParameterError(f"{path}: expected lines `name: value`")
+    seen = set()
+    for key, value in tree.value:
+        place = f"{path}:{key.start_mark.line + 1}"
+        if key.value in seen:
+            raise ParameterError(f"{place}: {key.value} is set twice")
+        if isinstance(value, yaml.MappingNode):
+            raise ParameterError(f"{place}: {key.value} has keys of its own; a profile is flat")
+        seen.add(key.value)
+    return values
+
+
+def effective(stage, profile, seed=None, overrides=(), notebooks=NOTEBOOKS, profiles=PROFILES):
+    """What to pass to one notebook: {name: value}. All notebooks are checked against the profile first.
+
+    `overrides`: pairs (name, text) from the command line, read as the declared type. Raises ParameterError that
+    lists every problem, the nearest names, and the parameters there are.
+    """
+    declarations = {name: declared(name, notebooks) for name in stages(notebooks)}
+    mine = declarations[stage] if stage in declarations else declared(stage, notebooks)  # the second one raises
+    values = profile_values(profile, profiles)
+    path = profiles / f"{profile}.yaml"
+    known = sorted(set().union(*declarations.values()))
+    problems, unknown = [], False
+    for name, value in values.items():
+        if name in EXECUTOR_KEYS:
+            continue
+        users = [s for s in declarations if name in declarations[s]]
+        if not users:
+            unknown = True
+            problems.append(f"{path}: no notebook has a parameter {name}{_nearest(name, known)}")
+        for user in users:
+            if problem := _wrong_type(value, declarations[user][name][0]):
+                problems.append(f"{path}: {name} (of notebooks/{user}.py): {problem}")
+    seeds = values.get("seeds", [0])
+    if not (isinstance(seeds, list) and seeds and all(type(s) is int for s in seeds) and len(set(seeds)) == len(seeds)):
+        problems.append(f"{path}: seeds: got {seeds!r}, expected a list of different whole numbers such as [0, 1]")
+
+    passed = {name: value for name, value in values.items() if name in mine}
+    if "profile" in mine:
+        passed["profile"] = profile
+    if seed is not None and "seed" in mine:
+        passed["seed"] = seed
+    for name, text in overrides:
+        if name not in mine:
+            unknown = True
+            problems.append(f"-p {name}: notebooks/{stage}.py has no parameter {name}{_nearest(name, mine)}")
+            continue
+        try:
+            passed[name] = _read(text, mine[name][0])
+        except ValueError:
+            problems.append(f"-p {name}: got {text!r}, expected {mine[name][0]}")
+    if problems:
+        if unknown:
+            problems.append("the parameters there are:")
+            problems += [f"  {s}: {', '.join(names)}" for s, names in declarations.items()]
+        raise ParameterError("\n".join(problems))
+    return passed
+
+
+def _base(kind):
+    return kind.strip().split("[")[0]
+
+
+def _wrong_type(value, kind):
+    """What is wrong with a value of a declared type, or None. A whole number passes as float, a bool never as int."""
+    for part in kind.split("|"):
+        base = _base(part)
+        if value is None if base == "None" else type(value) is _KINDS[base]:
+            return None
+        if base == "float" and type(value) is int:
+            return None
+    problem = f"got {value!r} ({type(value).__name__}), expected {kind}"
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+[eE][+-]?\d+", value):
+        problem += f"; yaml reads {value} as text: write {value.lower().replace('e', '.0e', 1)}"
+    return problem
+
+
+def _read(text, kind):
+    """A value typed on the command line, as the declared type. Raises ValueError."""
+    for part in kind.split("|"):
+        base = _base(part)
+        if base == "None" and text.lower() in ("none", "null"):
+            return None
+        if base == "bool" and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        if base == "list":
+            value = yaml.safe_load(text)
+            if isinstance(value, list):
+                return value
+        if base in ("int", "float"):
+            try:
+                return _KINDS[base](text)
+            except ValueError:
+                pass
+        if base == "str":
+            return text
+    raise ValueError(text)
+
+
+def _nearest(name, names):
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.4)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,204 @@
+"""Pictures and tables for the pages. Nothing is computed here: every function draws the numbers it is given.
+
+Colours: seaborn's colour-blind palette, one fixed colour an arm; seeds differ by line style. `picture` and `table` turn
+a figure or a table into HTML that carries its own image or CSV, so that a page needs no other file and no network.
+"""
+
+import base64
+import html
+import io
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from IPython.display import HTML
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+PALETTE = sns.color_palette("colorblind")
+ARM_COLOURS = {"sft": PALETTE[0], "dpo": PALETTE[1], "grpo": PALETTE[2]}
+SEED_STYLES = ["-", "--", ":", "-."]
+GREY = "0.45"
+
+matplotlib.rcParams.update(
+    {
+        "figure.dpi": 100,
+        "savefig.dpi": 150,
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.alpha": 0.3,
+        "legend.frameon": False,
+    }
+)
+
+
+def seed_style(seed: int) -> str:
+    return SEED_STYLES[seed % len(SEED_STYLES)]
+
+
+def seed_handles(seeds: list[int]) -> list[Line2D]:
+    """Legend entries that explain the line styles."""
+    return [Line2D([], [], color=GREY, linestyle=seed_style(seed), label=f"seed {seed}") for seed in seeds]
+
+
+def cost_curves(points: pd.DataFrame, arm_names: dict[str, str], unit: str, zoom_hours: float, title: str) -> Figure:
+    """Accuracy against billed hours: the whole of every run, and the first `zoom_hours`.
+
+    points: one row a checkpoint: `arm`, `seed`, `hours`, `accuracy`, in the order saved. unit: GPU-hours or CPU-hours.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+    for axis in axes:
+        for (arm, seed), line in points.groupby(["arm", "seed"], sort=False):
+            axis.plot(
+                line["hours"], line["accuracy"], seed_style(seed), color=ARM_COLOURS[arm], marker="o", markersize=3
+            )
+        axis.set_xlabel(f"billed {unit} (evaluation excluded)")
+    axes[0].set_ylabel("exact records, share of held-out documents")
+    axes[0].set_xlim(left=0)
+    axes[0].set_title("every run to its end", loc="left", fontsize=10)
+    axes[1].set_xlim(0, zoom_hours)
+    axes[1].set_title(f"the first {zoom_hours:.3g} {unit}", loc="left", fontsize=10)
+    arms = [Line2D([], [], color=ARM_COLOURS[arm], label=arm_names[arm]) for arm in points["arm"].unique()]
+    axes[0].legend(handles=arms + seed_handles(sorted(points["seed"].unique())), loc="lower right", fontsize=9)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    return figure
+
+
+def dpo_training(lines: pd.DataFrame) -> Figure:
+    """DPO's own measures by step: log-probs of chosen and rejected, summed and per token, and preference accuracy.
+
+    lines: one row a step: `seed`, `step`, and the five columns drawn (already smoothed if they are to be).
+    """
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    panels = [("", "log-prob, sum over completion (nats)"), ("_token", "log-prob per token (nats)")]
+    for axis, (suffix, label) in zip(axes, panels, strict=False):
+        for seed, line in lines.groupby("seed"):
+            for answer, colour in (("chosen", PALETTE[0]), ("rejected", PALETTE[3])):
+                axis.plot(line["step"], line[f"{answer}_logp{suffix}"], seed_style(seed), color=colour)
+        axis.set_ylabel(label)
+    for seed, line in lines.groupby("seed"):
+        axes[2].plot(line["step"], line["accuracy"], seed_style(seed), color=PALETTE[4])
+    axes[2].axhline(0.5, color=GREY, linewidth=0.8)
+    axes[2].set_ylabel("preference accuracy, share of pairs")
+    answers = [
+        Line2D([], [], color=colour, label=answer)
+        for answer, colour in (("chosen", PALETTE[0]), ("rejected", PALETTE[3]))
+    ]
+    axes[0].legend(handles=answers + seed_handles(sorted(lines["seed"].unique())), fontsize=9)
+    step_axes(axes)
+    return figure
+
+
+def time_shares(shares: pd.DataFrame) -> Figure:
+    """Horizontal bars: share of the billed seconds by part (in the order given, first on top), one bar a seed.
+
+    shares: rows `part`, `seed`, `share`; a missing share is written as "not measured", not drawn as 0.
+    """
+    parts, seeds = list(shares["part"].unique()), sorted(shares["seed"].unique())
+    figure, axis = plt.subplots(figsize=(8, 0.9 + 0.34 * len(parts)), layout="constrained")
+    height = 0.8 / len(seeds)
+    for number, seed in enumerate(seeds):
+        values = shares[shares["seed"] == seed].set_index("part")["share"]
+        for place, part in enumerate(parts):
+            y = place + (number - (len(seeds) - 1) / 2) * height
+            value = values[part]
+            if pd.isna(value):
+                axis.text(0.3, y, "not measured", va="center", fontsize=8, color=GREY)
+                continue
+            axis.barh(y, 100 * value, height * 0.9, color=PALETTE[2], alpha=1 - 0.5 * number / len(seeds))
+            axis.text(100 * value + 0.3, y, f"{100 * value:.1f}% (seed {seed})", va="center", fontsize=8)
+    axis.set_yticks(range(len(parts)), parts)
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel("share of billed seconds (%)")
+    axis.set_xlim(0, 100 * shares["share"].max() * 1.25)
+    return figure
+
+
+def group_signal(lines: pd.DataFrame) -> Figure:
+    """GRPO by step: share of groups whose rollouts all got one reward, and the policy's entropy.
+
+    lines: one row a step: `seed`, `step`, `zero_variance`, `entropy` (nats per token), smoothed if they are to be.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for seed, line in lines.groupby("seed"):
+        axes[0].plot(line["step"], 100 * line["zero_variance"], seed_style(seed), color=ARM_COLOURS["grpo"])
+        axes[1].plot(line["step"], line["entropy"], seed_style(seed), color=ARM_COLOURS["grpo"])
+    axes[0].set_ylabel("groups without variance in reward (%)")
+    axes[0].set_ylim(0, 103)
+    axes[1].set_ylabel("entropy (nats per token)")
+    axes[1].set_ylim(bottom=0)
+    axes[0].legend(handles=seed_handles(sorted(lines["seed"].unique())), fontsize=9)
+    step_axes(axes)
+    return figure
+
+
+def null_rates(lines: pd.DataFrame, fields: list[str]) -> Figure:
+    """Fields answered null against fields whose gold is null, by step, one panel a field.
+
+    lines: one row a step: `seed`, `step`, and for each field `null_<field>`, `null_expected_<field>` (shares of the
+    step's rollouts). `missing_<field>`, null where gold has a value, is drawn where it is given.
+    """
+    kinds = {"null": ("answered null", PALETTE[3]), "null_expected": ("gold is null", PALETTE[0])}
+    if f"missing_{fields[0]}" in lines:
+        kinds["missing"] = ("answered null, gold has a value", PALETTE[4])
+    figure, axes = plt.subplots(1, len(fields), figsize=(2.4 * len(fields), 3), sharey=True, layout="constrained")
+    for axis, field in zip(axes, fields, strict=True):
+        for seed, line in lines.groupby("seed"):
+            for prefix, (_, colour) in kinds.items():
+                axis.plot(line["step"], 100 * line[f"{prefix}_{field}"], seed_style(seed), color=colour)
+        axis.set_title(field.replace("_", " "), loc="left", fontsize=10)
+    axes[0].set_ylabel("rollouts (%)")
+    axes[0].set_ylim(-3, 103)
+    names = [Line2D([], [], color=colour, label=label) for label, colour in kinds.values()]
+    figure.legend(handles=names + seed_handles(sorted(lines["seed"].unique())), loc="outside lower center", ncols=7)
+    step_axes(axes)
+    return figure
+
+
+def step_axes(axes) -> None:
+    """Label step axes alike, with whole numbers."""
+    for axis in axes:
+        axis.set_xlabel("optimizer step")
+        axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+
+def picture(figure: Figure, alt: str, caption: str) -> HTML:
+    """The figure as HTML: an inline PNG with its alt text and caption. The same figure gives the same bytes."""
+    buffer = io.BytesIO()
+    # The default metadata names the matplotlib version, which would change the bytes and not the picture.
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    plt.close(figure)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return HTML(
+        f'<figure class="result"><img alt="{html.escape(alt)}" style="max-width:100%" '
+        f'src="data:image/png;base64,{data}"><figcaption>{html.escape(caption)}</figcaption></figure>'
+    )
+
+
+def lay_out(rows: pd.DataFrame, show: dict) -> pd.DataFrame:
+    """A table of texts from one of numbers: {title: function of a row that gives the cell's text}."""
+    return pd.DataFrame([{title: cell(row) for title, cell in show.items()} for row in rows.itertuples()])
+
+
+def table(rows: pd.DataFrame, name: str, caption: str, csv: pd.DataFrame | None = None) -> HTML:
+    """A table as HTML with its caption and a download link of `<name>.csv`.
+
+    rows: strings as shown. csv: the same at full precision, where it differs (missing values are empty cells).
+    """
+    text = (rows if csv is None else csv).to_csv(index=False, lineterminator="\n")
+    data = base64.b64encode(text.encode()).decode()
+    body = rows.to_html(index=False, border=0, na_rep="-", classes="table result", justify="left", escape=True)
+    return HTML(
+        f'<div style="overflow-x:auto">{body}</div><p class="table-note">{html.escape(caption)} '
+        f'<a download="{name}.csv" href="data:text/csv;charset=utf-8;base64,{data}">Download {name}.csv</a></p>'
+    )
+
+
+def absent(text: str) -> HTML:
+    """What stands in a picture's place when its numbers were not measured."""
+    return HTML(f'<p class="absent"><em>{html.escape(text)}</em></p>')

@@ -1,0 +1,125 @@
+"""Records of finished runs: written once (`lib.runs`), read everywhere through this module.
+
+A run trains in `runs/<profile>/<run>/`; its record is `record/` inside that folder. `make record` copies finished
+records to `book/results/<profile>/`, which is committed. A pin notes which of them an executed notebook used.
+"""
+
+import hashlib
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from lib import data
+from lib.paths import ROOT, RUNS
+
+TABLES = ("steps", "phases", "checkpoints", "predictions", "rollouts", "splits")
+VERDICTS = ("right", "wrong", "missing", "spurious")
+
+
+class Record:
+    """A finished run, read lazily. Tables are DataFrames; one that the run lacks raises FileNotFoundError."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        path = self.folder / "run.json"
+        if not path.exists():
+            raise FileNotFoundError(f"no finished record in {self.folder}: run.json is missing")
+        self.info = json.loads(path.read_text())
+        self.name, self.arm, self.seed = self.info["run"], self.info["arm"], self.info["seed"]
+
+    def table(self, name: str) -> pd.DataFrame:
+        path = self.folder / f"{name}.parquet"
+        if not path.exists():
+            raise FileNotFoundError(f"run {self.name} has no table {name!r}: {path} is missing")
+        return pd.read_parquet(path)
+
+    def has(self, name: str) -> bool:
+        return (self.folder / f"{name}.parquet").exists()
+
+    steps = cached_property(lambda self: self.table("steps"))
+    phases = cached_property(lambda self: self.table("phases"))
+    checkpoints = cached_property(lambda self: self.table("checkpoints"))
+    predictions = cached_property(lambda self: self.table("predictions"))
+    rollouts = cached_property(lambda self: self.table("rollouts"))
+    splits = cached_property(lambda self: self.table("splits"))
+
+    @property
+    def weights(self) -> Path:
+        """Folder of the final weights (the shared start keeps them, because the arms begin from them)."""
+        path = self.folder / "weights"
+        if not path.exists():
+            raise FileNotFoundError(f"run {self.name} kept no weights in {path}: retrain it with TRAIN=always")
+        return path
+
+
+def load(folder) -> Record:
+    return Record(Path(folder))
+
+
+def pinned(profile: str, name: str) -> Record:
+    """The record that the executed stage used. Raises FileNotFoundError with the stage to run first."""
+    path = RUNS / profile / "pins" / f"{name}.json"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"run {name} of profile {profile} is not there yet: execute its stage first (make book PROFILE={profile})"
+        )
+    note = json.loads(path.read_text())
+    record = Record(ROOT / note["folder"])
+    if record.info["id"] != note["id"]:
+        raise RuntimeError(f"{note['folder']} changed since its stage was executed: execute the stage again")
+    return record
+
+
+def pinned_runs(profile: str) -> list[Record]:
+    """All pinned records of a profile, by name."""
+    names = sorted(p.stem for p in (RUNS / profile / "pins").glob("*.json"))
+    return [pinned(profile, name) for name in names]
+
+
+def splits(setup: Record) -> dict[str, list[dict]]:
+    """The documents of the splits that `setup` recorded: {"start": [...], "pool": ..., "dev": ..., "heldout": ...}.
+
+    Loads the source again and takes the documents by id. Raises ValueError when one is missing or its content changed.
+    """
+    p = setup.info["parameters"]
+    documents = data.load(p["source"], source_path(p["path"]), p["n_documents"], p["data_seed"], p["place_noise"])
+    by_id = {document["id"]: document for document in documents}
+    found: dict[str, list[dict]] = {name: [] for name in data.SPLITS}
+    for row in setup.splits.itertuples():
+        if row.id not in by_id:
+            raise ValueError(
+                f"document {row.id} of split {row.split} is not in the data ({p['source']} {p['path'] or ''})"
+            )
+        found[row.split].append(by_id[row.id])
+    if data.fingerprint(found) != setup.info["data_fingerprint"]:
+        raise ValueError(
+            f"the data ({p['source']} {p['path'] or ''}) changed since {setup.name} was recorded: other fingerprint"
+        )
+    return found
+
+
+def source_path(path: str) -> str | None:
+    """A data source as `data.load` wants it: a file in the project, else the name as it is (a hub's); None for ""."""
+    if not path:
+        return None
+    return str(ROOT / path) if (ROOT / path).exists() else path
+
+
+def shown(path: Path) -> str:
+    """A path as the reader knows it: relative to the project where it lies inside."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def file_sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def progress(line: str) -> None:
+    """A line for the terminal, never for the page: the executor shows what is appended to $PROGRESS_FILE."""
+    target = os.environ.get("PROGRESS_FILE")
+    if target:
+        with open(target, "a") as file:
+            file.write(line + "\n")

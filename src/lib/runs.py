@@ -1,0 +1,352 @@
+"""Runs: what a run is (its identity), whether a record of it exists, and how a live one resumes and is recorded."""
+
+import dataclasses
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from lib import clock, params, provenance
+from lib.paths import RESULTS, RUNS
+from lib.records import TABLES, Record, file_sha256, progress, shown
+
+
+def digest(value) -> str:
+    """sha256 of a JSON value in canonical form (sorted keys, no spaces)."""
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+    ).hexdigest()
+
+
+_ABSENT = object()
+
+
+def differences(wanted: dict, recorded: dict) -> list[str]:
+    """What keeps a recorded identity from being the wanted one, as readable lines (empty: they are the same run).
+
+    `parameters` and `trainer` are {"values": {...}, "defaults": {...}}. A key that one side does not set is taken at its
+    default there, or, where that is unknown, at the other side's: a parameter added later orphans no record, a default
+    changed later does.
+    """
+    lines = []
+    for key in ("arm", "seed", "data", "model", "parents"):
+        if wanted[key] != recorded[key]:
+            lines.append(f"{key}: recorded {recorded[key]!r}, wanted {wanted[key]!r}")
+    for group in ("parameters", "trainer"):
+        new, old = wanted[group], recorded[group]
+        for name in sorted(set(new["values"]) | set(old["values"])):
+            want, have = (
+                side["values"].get(name, side["defaults"].get(name, other["defaults"].get(name, _ABSENT)))
+                for side, other in ((new, old), (old, new))
+            )
+            if want != have:
+                shown = ["(absent)" if v is _ABSENT else repr(v) for v in (have, want)]
+                lines.append(f"{name}: recorded {shown[0]}, wanted {shown[1]}")
+    return lines
+
+
+@dataclass
+class Run:
+    """One run as a stage notebook sees it: a matching finished `record`, or `live` and to be trained in `folder`."""
+
+    profile: str
+    name: str
+    arm: str
+    seed: int | None
+    identity: dict
+    folder: Path
+    record: Record | None = None
+    stop_after: int | None = None  # replay: stop after this many optimizer steps
+
+    @property
+    def live(self) -> bool:
+        return self.record is None
+
+    @property
+    def trained(self) -> bool:
+        """Whether training is over (evaluation may not be)."""
+        return (self.folder / "trained" / "clock.json").exists()
+
+    def mark_trained(self) -> None:
+        (self.folder / "trained").mkdir(exist_ok=True)
+        self.clock.savepoint(self.folder / "trained" / "clock.json")
+
+    def start_clock(self) -> clock.Clock:
+        """Drop half-written checkpoints, find the newest savepoint, and return the clock that goes on from there.
+
+        Raises RuntimeError while another process trains this run.
+        """
+        self._lock = lock(self.folder / "lock")
+        for folder in self.folder.glob("checkpoint-*"):
+            if not (folder / "clock.json").exists():
+                shutil.rmtree(folder)
+        savepoints = [json.loads(p.read_text()) for p in self.folder.glob("*/clock.json")]
+        kept = max((s["rows"] for s in savepoints), default=0)
+        self.clock = clock.Clock(self.folder, kept)
+        self.clock.start()
+        return self.clock
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """Complete checkpoints as (optimizer step, folder), in order."""
+        found = [(int(p.parent.name.split("-")[1]), p.parent) for p in self.folder.glob("checkpoint-*/clock.json")]
+        return sorted(found)
+
+    def resume_from(self) -> str | None:
+        """Folder of the newest complete checkpoint, for `trainer.train(resume_from_checkpoint=...)`, or None."""
+        done = self.checkpoints()
+        if done:
+            progress(f"{self.name}: resuming from step {done[-1][0]}")
+        return str(done[-1][1]) if done else None
+
+    def watch(self, trainer, phases: dict) -> None:
+        """Time the trainer, keep its metrics a line a step in `steps.jsonl`, and show progress in the terminal."""
+        from transformers import PrinterCallback, TrainerCallback
+
+        self.clock.watch(trainer, phases)
+        trainer.remove_callback(PrinterCallback)
+        run = self
+
+        class Lines(TrainerCallback):
+            def on_log(self, args, state, control, logs=None, **kwargs):
+                if logs and "loss" in logs:
+                    clock.append(run.folder / "steps.jsonl", {"step": state.global_step, **logs})
+                    shown = [
+                        f"{k} {logs[k]:.4g}" for k in ("loss", "reward", "rewards/accuracies", "grad_norm") if k in logs
+                    ]
+                    at = f"step {state.global_step}/{state.max_steps}"
+                    progress(f"{run.name}: {at}  {'  '.join(shown)}  billed {run.clock.billed_s:.0f} s")
+                    if run.stop_after and state.global_step >= run.stop_after:
+                        raise ReplayDone(f"{run.name} stopped after {run.stop_after} steps")
+
+        trainer.add_callback(Lines())
+
+    def stop_at_cap(self, trainer, hours: float) -> None:
+        """End training (with a checkpoint) after the optimizer step in which the billed hours reach the cap."""
+        from transformers import TrainerCallback
+
+        run = self
+
+        class Cap(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                if run.clock.billed_s >= hours * 3600:
+                    progress(f"{run.name}: cap of {hours} billed hours reached at step {state.global_step}")
+                    control.should_save = control.should_training_stop = True
+
+        trainer.add_callback(Cap())
+
+    def finish(
+        self,
+        *,
+        steps: pd.DataFrame | None = None,
+        tables: dict | None = None,
+        facts: dict | None = None,
+        weights: Path | None = None,
+        data_fingerprint: str,
+        model: dict,
+    ) -> Record:
+        """Write the record (all files, run.json last, then one rename) and pin it."""
+        target, temporary = self.folder / "record", self.folder / "record.part"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        tables = dict(tables or {})
+        tables["phases"] = clock.ledger(self.folder)
+        if steps is not None:
+            tables["steps"] = steps
+        for name, table in tables.items():
+            if name not in TABLES:
+                raise ValueError(f"unknown table {name!r}: one of {', '.join(TABLES)}")
+            table.to_parquet(temporary / f"{name}.parquet", index=False, compression="zstd")
+        if weights is not None:
+            keep_weights(weights, temporary / "weights", model["name"])
+        steps_file = self.folder / "steps.jsonl"
+        if steps_file.exists():
+            with gzip.GzipFile(temporary / "log.txt.gz", "wb", mtime=0) as file:
+                file.write(steps_file.read_bytes())
+        by_kind = tables["phases"].groupby("kind")["host_s"].sum()
+        info = {
+            "run": self.name,
+            "arm": self.arm,
+            "seed": self.seed,
+            "profile": self.profile,
+            "status": "finished",
+            "id": digest(self.identity),
+            "identity": self.identity,
+            "parents": self.identity["parents"],
+            "data_fingerprint": data_fingerprint,
+            "model": model,
+            "parameters": self.identity["parameters"]["values"],
+            "trainer": self.identity["trainer"]["values"],
+            **provenance.describe(),
+            "attempts": attempts(self.folder),
+            "billed_s": float(by_kind.get("train", 0.0) + by_kind.get("setup", 0.0)),
+            "train_s": float(by_kind.get("train", 0.0)),
+            **{f"{kind}_s": float(by_kind.get(kind, 0.0)) for kind in ("evaluation", "resume", "lost")},
+            "facts": facts or {},
+            "files": {
+                str(p.relative_to(temporary)): file_sha256(p) for p in sorted(temporary.rglob("*")) if p.is_file()
+            },
+        }
+        clock.write_json(temporary / "run.json", info)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(temporary, target)
+        self._lock.close()
+        self.record = Record(target)
+        pin(self)
+        return self.record
+
+
+class ReplayDone(Exception):
+    """A replay has run its steps; not a failure."""
+
+
+def lock(path: Path, patience_s: float = 30.0):
+    """An open file that holds the exclusive lock on `path`; closing it, or the end of the process, gives the lock back.
+
+    Waits a little: the kernel of a killed notebook lives on for a moment. Raises RuntimeError when that is not enough.
+    """
+    file = open(path, "w")
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                who = f"{shown(path.parent)} is being trained by another process"
+                raise RuntimeError(f"{who}; wait for it or end it") from None
+            time.sleep(0.1)
+
+
+def keep_weights(checkpoint: Path, folder: Path, base: str) -> None:
+    """Copy a checkpoint's weights and configuration, nothing else; an adapter names `base`, not this machine's path."""
+    folder.mkdir()
+    for name in ("model.safetensors", "config.json", "generation_config.json", "adapter_model.safetensors"):
+        if (checkpoint / name).exists():
+            shutil.copy(checkpoint / name, folder / name)
+    if (checkpoint / "adapter_config.json").exists():
+        adapter = json.loads((checkpoint / "adapter_config.json").read_text())
+        clock.write_json(folder / "adapter_config.json", adapter | {"base_model_name_or_path": base})
+
+
+def open_run(
+    stage: str,
+    profile: str,
+    arm: str,
+    seed: int | None = None,
+    *,
+    data: str,
+    model: str,
+    parents: tuple[Record, ...] = (),
+    parameters: dict,
+    trainer: tuple[str, dict] | None = None,
+) -> Run:
+    """The run that these settings name: a finished record that matches them, or a live run to train.
+
+    stage: the notebook, whose parameters cell declares the defaults of `parameters`. data: fingerprint of the data.
+    model: sha256 of the base weights. parents: records that this run starts from. trainer: name of TRL's config class
+    and the fields that the notebook sets on it.
+    The environment variable TRAIN says where to look: auto (recorded, then this copy's own, then train), always (this
+    copy's own, else train), never (recorded, this copy's own, else RuntimeError).
+    Raises RuntimeError when no record matches and training is not possible here, naming what differs.
+    """
+    mode = os.environ.get("TRAIN", "auto")
+    if mode not in ("auto", "always", "never"):
+        raise RuntimeError(f"TRAIN is {mode!r}; expected auto, always or never")
+    name = arm if seed is None else f"{arm}-s{seed}"
+    declared = {key: default for key, (_, default) in params.declared(stage).items() if key in parameters}
+    config_class, config = trainer or (None, {})
+    identity = {
+        "arm": arm,
+        "seed": seed,
+        "data": data,
+        "model": model,
+        "parents": {p.name: p.info["id"] for p in parents},
+        "parameters": {"values": parameters, "defaults": declared},
+        "trainer": {"class": config_class, "values": config, "defaults": {}},
+    }
+    scratch = RUNS / profile / name
+    run = Run(profile, name, arm, seed, identity, scratch)
+    if os.environ.get("REPLAY"):
+        replayed, folder, steps = os.environ["REPLAY"].split(":")
+        if replayed == name:
+            run.folder, run.stop_after = Path(folder), int(steps)
+            run.folder.mkdir(parents=True, exist_ok=True)
+            return run
+    reasons = []
+    places = [] if mode == "always" else [RESULTS / profile / name]
+    for folder in [*places, scratch / "record"]:
+        if not (folder / "run.json").exists():
+            reasons.append(f"{shown(folder)}: no record")
+            continue
+        record = Record(folder)
+        unlike = differences(identity, record.info["identity"])
+        if not unlike:
+            run.record = record
+            pin(run)
+            return run
+        reasons.append(f"{shown(folder)}: " + "; ".join(unlike))
+    problem = f"run {name} of profile {profile}: no finished record matches these parameters.\n  " + "\n  ".join(
+        reasons
+    )
+    if mode == "never":
+        raise RuntimeError(problem + "\nTRAIN=never forbids training it; put the parameters back or use TRAIN=auto.")
+    try:
+        import trl  # noqa: F401
+    except ImportError as error:
+        raise RuntimeError(
+            problem + f"\nTraining it needs the `train` extra, which is not installed ({error})."
+        ) from None
+    (RUNS / profile / "pins" / f"{name}.json").unlink(missing_ok=True)  # nothing may go on from what is made anew
+    note = scratch / "identity.json"
+    if note.exists() and differences(identity, json.loads(note.read_text())):
+        old = RUNS / profile / "superseded" / f"{name}-{clock.now_utc().replace(':', '')}"
+        old.parent.mkdir(exist_ok=True)
+        os.replace(scratch, old)  # other settings: its checkpoints must not be resumed, and must not be lost either
+        progress(f"{name}: a run under other parameters was moved to {shown(old)}")
+    scratch.mkdir(parents=True, exist_ok=True)
+    if config_class:
+        identity["trainer"]["defaults"] = config_defaults(config_class)
+    clock.write_json(note, identity)
+    return run
+
+
+def config_defaults(config_class: str) -> dict:
+    """Default of every field of a TRL config class that JSON can hold."""
+    import trl
+
+    found = {}
+    for field in dataclasses.fields(getattr(trl, config_class)):
+        if isinstance(field.default, bool | int | float | str | None):
+            found[field.name] = field.default
+    return found
+
+
+def pin(run: Run) -> None:
+    """Note which record the executed notebook used, so that later stages and the book use the same one."""
+    folder = RUNS / run.profile / "pins"
+    folder.mkdir(parents=True, exist_ok=True)
+    clock.write_json(folder / f"{run.name}.json", {"folder": shown(run.record.folder), "id": run.record.info["id"]})
+
+
+def attempts(folder: Path) -> list[dict]:
+    """[{attempt, start_utc, end_utc, status}] of a run; an attempt without an end was interrupted."""
+    found: dict[int, dict] = {}
+    for line in clock.read_lines(folder / "attempts.jsonl"):
+        found.setdefault(line["attempt"], {}).update(line)
+    for attempt in found.values():
+        attempt["status"] = "finished" if "end_utc" in attempt else "interrupted"
+        attempt.pop("kept_rows", None)
+    return list(found.values())
+
+
+def logged_steps(folder: Path) -> pd.DataFrame:
+    """The metrics that the trainer logged, one row an optimizer step; a step trained twice keeps its last row."""
+    table = pd.DataFrame(clock.read_lines(folder / "steps.jsonl"))
+    return table.drop_duplicates("step", keep="last").sort_values("step").reset_index(drop=True)

@@ -1,0 +1,188 @@
+"""The statistics, on numbers small enough to check by hand."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from lib import compare
+from lib.compare import Curve
+
+
+def make_curve(arm, hours, exact_rows, end_hours=None, seed=0):
+    """A curve from strings such as "110": one a checkpoint, the start first, one character a document."""
+    exact = pd.DataFrame({k: [c == "1" for c in row] for k, row in enumerate(exact_rows)})
+    exact.index = [f"d{i}" for i in range(len(exact))]
+    points = pd.DataFrame({"step": range(len(hours)), "hours": hours, "n": len(exact), "exact": exact.sum().to_numpy()})
+    points["accuracy"] = points["exact"] / points["n"]
+    return Curve(f"{arm}-s{seed}", arm, seed, points, exact, end_hours or hours[-1])
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "p", "mid_p"),
+    [
+        (0, 0, 1.0, 1.0),  # no discordant pair: nothing against equality
+        (0, 1, 1.0, 0.5),
+        (0, 3, 2 / 8, 1 / 8),
+        (1, 3, 10 / 16, 2 / 16 + 4 / 16),
+        (2, 2, 1.0, 1 - 6 / 16 / 2),
+        (0, 5, 2 / 32, 1 / 32),
+    ],
+)
+def test_mcnemar_by_hand(better, worse, p, mid_p):
+    assert compare.mcnemar(better, worse) == pytest.approx((p, mid_p))
+    assert compare.mcnemar(worse, better) == pytest.approx((p, mid_p))
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "p"), [(83, 54, "0.016"), (117, 66, "0.0002"), (131, 75, "0.0001"), (18, 13, "0.47")]
+)
+def test_mcnemar_gives_the_published_p_values(better, worse, p):
+    decimals = len(p) - len("0.")
+    assert f"{compare.mcnemar(better, worse)[0]:.{decimals}f}" == p
+
+
+def test_mcnemar_agrees_with_statsmodels():
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    for better, worse in [(3, 9), (12, 5), (1, 0)]:
+        theirs = mcnemar([[50, better], [worse, 20]], exact=True).pvalue
+        assert compare.mcnemar(better, worse)[0] == pytest.approx(theirs)
+
+
+def test_holm_by_hand():
+    # smallest times 3, next times 2, and never below one that was smaller
+    assert compare.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert compare.holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert compare.holm([]) == []
+
+
+def test_add_holm_leaves_untested_rows_missing_and_out_of_the_family():
+    table = compare.add_holm(pd.DataFrame({"p": [0.02, float("nan"), 0.03]}))
+    assert table["p_holm"].tolist()[::2] == pytest.approx([0.04, 0.04])
+    assert pd.isna(table["p_holm"][1])
+
+
+def test_discordant_pairs_by_document_id_not_by_position():
+    left = pd.Series([True, True, False], index=["a", "b", "c"])
+    right = pd.Series([True, False, False], index=["c", "b", "a"])
+    assert compare.discordant(left, right) == (2, 1)
+
+
+def test_discordant_refuses_different_documents():
+    left = pd.Series([True, True], index=["a", "b"])
+    with pytest.raises(ValueError, match="not scored on the same documents.*'b'"):
+        compare.discordant(left, pd.Series([True, True], index=["a", "c"]))
+
+
+def test_exact_by_document_refuses_a_document_twice_and_a_step_without_rows():
+    predictions = pd.DataFrame({"step": [1, 1], "id": ["a", "a"], "exact": [True, False]})
+    with pytest.raises(ValueError, match="'a' twice at step 1"):
+        compare.exact_by_document(predictions, 1, "sft-s0")
+    with pytest.raises(ValueError, match="sft-s0: .* no rows of step 2"):
+        compare.exact_by_document(predictions, 2, "sft-s0")
+
+
+def test_newest_within_a_budget():
+    arm = make_curve("sft", [0, 0.1, 0.2], ["00", "01", "11"], end_hours=0.25)
+    assert [compare.newest_within(arm, hours) for hours in (0, 0.09, 0.1, 0.2, 0.25)] == [0, 0, 1, 2, 2]
+    assert compare.newest_within(arm, 0.251) is None  # ended: never read on
+
+
+def test_at_budgets_compares_on_equal_spend_and_stops_at_the_end_of_a_run():
+    sft = make_curve("sft", [0, 0.1, 0.2], ["0000", "1000", "1111"])
+    grpo = make_curve("grpo", [0, 0.15, 0.4], ["0000", "0110", "1111"])
+    table = compare.at_budgets(sft, grpo, [0.1, 0.2, 0.3])
+    assert table["left_accuracy"].tolist()[:2] == [0.25, 1.0]
+    assert table["right_accuracy"].tolist() == [0.0, 0.5, 0.5]
+    assert table["right_hours"].tolist() == [0.0, 0.15, 0.15]  # at 0.1 h GRPO is still the shared start
+    assert table["left_better"].tolist()[:2] == [1, 2]
+    assert table.loc[2, ["left_accuracy", "left_better", "p", "mid_p"]].isna().all()
+
+
+def test_wins_count_significant_rows_each_way():
+    rows = {"p": [0.01, 0.01, 0.2, None], "left_better": [9, 1, 5, None], "right_better": [1, 9, 4, None]}
+    table = pd.DataFrame(rows, dtype=float)
+    assert compare.wins(table, 0.05) == (1, 1)
+
+
+def test_reach_and_hold_against_first_touch():
+    arm = make_curve("sft", [0, 1, 2, 3, 4], ["0000", "1110", "1000", "1110", "1111"])
+    assert compare.reach_and_hold(arm, 0.75) == 3  # it fell below after 1
+    assert compare.first_touch(arm, 0.75) == 1
+    assert compare.reach_and_hold(arm, 0.0) == 0
+    fallen = make_curve("grpo", [0, 1, 2], ["0000", "1111", "1110"])
+    assert compare.reach_and_hold(fallen, 1.0) is None
+    assert compare.first_touch(fallen, 1.0) == 1
+    assert compare.first_touch(make_curve("dpo", [0, 1], ["00", "00"]), 0.5) is None
+
+
+def test_multiple_is_missing_where_it_means_nothing():
+    assert compare.multiple(3.0, 0.5) == 6
+    assert compare.multiple(None, 0.5) is None
+    assert compare.multiple(3.0, None) is None
+    assert compare.multiple(3.0, 0.0) is None  # held from the start: no spend to divide by
+
+
+def test_standard_error():
+    assert compare.standard_error(50, 100) == pytest.approx(0.05)
+    assert compare.standard_error(1731, 2000) == pytest.approx(0.0076, abs=1e-4)  # the published "about 0.75 points"
+    assert compare.standard_error(10, 10) == 0
+
+
+def verdict_of(*rows):
+    table = pd.DataFrame(rows, columns=["left_better", "right_better", "p_holm"]).assign(seed=range(len(rows)))
+    return compare.verdict(table, "continued SFT", "GRPO", 0.05)
+
+
+def test_verdict_follows_the_numbers():
+    assert verdict_of((9, 1, 0.01), (8, 0, 0.02)) == "At equal spend continued SFT beats GRPO, in 2 of 2 seeds"
+    assert verdict_of((1, 9, 0.01), (0, 8, 0.02)) == "At equal spend GRPO beats continued SFT, in 2 of 2 seeds"
+    assert verdict_of((9, 1, 0.01)) == "At equal spend continued SFT beats GRPO, in the one seed"
+    assert "in 1 of 2 seeds; no difference is shown in the rest" in verdict_of((9, 1, 0.01), (5, 4, 0.9))
+    assert "no difference between continued SFT and GRPO is shown, in 2 of 2" in verdict_of((9, 8, 0.9), (5, 4, 0.9))
+    assert "the seeds disagree: continued SFT beats GRPO in 1, loses in 1" in verdict_of((9, 1, 0.01), (1, 9, 0.01))
+    assert "could not be compared" in verdict_of((None, None, None))
+
+
+def test_sentences_over_seeds():
+    assert compare.across_seeds({0: True, 1: True}, "it rose", "it fell", "?") == "it rose"
+    assert compare.across_seeds({0: False}, "it rose", "it fell", "?") == "it fell"
+    assert compare.across_seeds({0: True, 1: False}, "it rose", "it fell", "?") == "it rose (seed 0), it fell (seed 1)"
+    assert compare.across_seeds({}, "it rose", "it fell", "?") == "?"
+    assert [compare.outcome(h) for h in ({0: True}, {0: False}, {}, {0: False, 1: True})] == [
+        "held",
+        "wrong",
+        "not measured",
+        "held in seed 1 only",
+    ]
+
+
+def record(name, checkpoints, predictions, parents, billed_s=0.0, count=1):
+    info = {"id": f"id-{name}", "parents": parents, "arm": name.split("-")[0], "seed": 0, "billed_s": billed_s}
+    info["device"] = {"count": count}
+    checkpoints = pd.DataFrame(checkpoints, columns=["step", "billed_s", "n", "exact"])
+    predictions = pd.DataFrame(predictions, columns=["step", "id", "exact"])
+    return SimpleNamespace(name=name, info=info, checkpoints=checkpoints, predictions=predictions)
+
+
+def test_curve_starts_at_zero_from_the_last_checkpoint_of_its_start():
+    start = record("start-s0", [(5, 30, 2, 0), (9, 60, 2, 1)], [(9, "a", True), (9, "b", False), (5, "a", False)], {})
+    parents = {"start-s0": "id-start-s0"}
+    own = record("sft-s0", [(4, 1800, 2, 2)], [(4, "b", True), (4, "a", True)], parents, 3600, count=2)
+    curve = compare.curve(own, start)
+    assert curve.points["step"].tolist() == [0, 4]
+    assert curve.points["hours"].tolist() == [0, 1.0]  # half an hour on two devices
+    assert curve.points["accuracy"].tolist() == [0.5, 1.0]
+    assert curve.end_hours == 2.0
+    assert curve.exact_D_C.loc["b"].tolist() == [False, True]
+
+
+def test_curve_refuses_another_start_and_other_documents():
+    start = record("start-s0", [(9, 60, 1, 1)], [(9, "a", True)], {})
+    stranger = record("sft-s0", [(4, 90, 1, 1)], [(4, "a", True)], {"start-s0": "id-of-another"})
+    with pytest.raises(ValueError, match="sft-s0 did not begin from this start-s0"):
+        compare.curve(stranger, start)
+    elsewhere = record("sft-s0", [(4, 90, 1, 1)], [(4, "z", True)], {"start-s0": "id-start-s0"})
+    with pytest.raises(ValueError, match="start-s0 and sft-s0 step 4 were not scored on the same documents"):
+        compare.curve(elsewhere, start)

@@ -1,0 +1,109 @@
+"""Bills: hours, dollars and shares, on ledgers small enough to add up by hand."""
+
+import pandas as pd
+import pytest
+
+from lib import cost
+
+
+def ledger(*rows, billed=True):
+    """Rows (step, phase, host seconds, device seconds)."""
+    table = pd.DataFrame(rows, columns=["step", "phase", "host_s", "device_s"]).assign(billed=billed)
+    return table.astype({"step": "Int64", "host_s": float, "device_s": float})
+
+
+def shares(phases, billed_s, max_remainder=1.0):
+    return cost.share_table(phases, billed_s, max_remainder, "grpo-s0").set_index("part")
+
+
+def test_hours_and_units():
+    assert cost.device_hours(1800, 2) == 1.0
+    assert [cost.unit(kind) for kind in ("cuda", "cpu")] == ["GPU-hours", "CPU-hours"]
+    with pytest.raises(ValueError, match="device kind 'tpu'"):
+        cost.unit("tpu")
+
+
+def test_dollars_only_on_a_gpu():
+    assert cost.dollars(2.399, "cuda", 4.41) == pytest.approx(10.58, abs=0.005)  # as published
+    assert cost.dollars(2.399, "cpu", 4.41) is None
+    assert cost.dollars(None, "cuda", 4.41) is None
+    assert cost.show_cost(0.133, "cuda", 4.41) == "0.133 h, $0.59"
+    assert cost.show_cost(0.133, "cpu", 4.41) == "0.133 h"
+
+
+def test_hours_as_shown():
+    assert cost.show_hours(2.399) == "2.4 h"
+    assert cost.show_hours(12 / 3600) == "0.00333 h (12 s)"
+    assert cost.show_hours(0) == "0 h"
+    assert cost.show_hours(None) == cost.show_hours(float("nan")) == "never"
+    assert cost.show_cost(None, "cuda", 4.41) == "never"
+
+
+def test_every_phase_belongs_to_one_part():
+    phases = [phase for group in cost.PARTS.values() for phase in group]
+    assert len(phases) == len(set(phases))
+
+
+def test_shares_by_hand():
+    phases = ledger(
+        (None, "model_load", 10, None), (None, "final_save", 5, None),
+        (1, "generation", 20, None), (2, "generation", 30, None), (1, "backward", 25, None),
+        (1, "unaccounted", 4, None),
+    )  # fmt: skip
+    table = shares(phases, 100.0)
+    assert table.loc["generation", ["seconds", "share"]].tolist() == [50, 0.5]
+    assert table.loc["load, start, checkpoints", "share"] == 0.15
+    assert table.loc[cost.REMAINDER, "seconds"] == 10  # 4 s in steps under no timer, 6 s outside any row
+    assert table["share"].sum() == pytest.approx(1)
+
+
+def test_a_phase_that_was_not_measured_is_missing_not_zero():
+    phases = ledger((1, "generation", 90, None), (1, "weight_sync", None, None))
+    table = shares(phases, 100.0)
+    for part in ("weight sync to the engine", "backward"):  # its row has no time; it has no row
+        assert table.loc[part, ["seconds", "share"]].isna().all()
+    assert shares(ledger((1, "reward", 0, None)), 100.0).loc["reward function", "seconds"] == 0  # measured as 0
+
+
+def test_unbilled_rows_and_unknown_phases():
+    billed = ledger((1, "backward", 60, None), (1, "brand_new", 30, None))
+    table = shares(pd.concat([billed, ledger((1, "generation", 99, None), billed=False)]), 100.0)
+    assert pd.isna(table.loc["generation", "seconds"])
+    assert table.loc["brand_new", "seconds"] == 30
+    assert table.loc[cost.REMAINDER, "seconds"] == 10
+
+
+def test_device_clock_decides_where_it_ran():
+    phases = ledger((None, "model_load", 10, None), (1, "backward", 5, 60), (1, "optimizer", 85, 30))
+    table = shares(phases, 100.0)
+    assert table.loc[["backward", "optimizer"], "seconds"].tolist() == [60, 30]
+    assert table.loc[["backward", "optimizer"], "host_s"].tolist() == [5, 85]
+    assert table.loc["load, start, checkpoints", "seconds"] == 10
+
+
+def test_a_remainder_above_the_bound_and_a_bill_below_its_parts_are_errors():
+    phases = ledger((1, "backward", 80, None))
+    with pytest.raises(ValueError, match="grpo-s0: 20.0% of the billed time is under no timer, expected at most 15.0%"):
+        shares(phases, 100.0, max_remainder=0.15)
+    with pytest.raises(ValueError, match="phases sum to 80.000 s, more than the 70.000 s billed"):
+        shares(phases, 70.0)
+    with pytest.raises(ValueError, match="billed_s is 0"):
+        shares(phases, 0)
+
+
+def test_tokens():
+    steps = pd.DataFrame({"prompt_tokens": [300, 320], "completion_tokens": [40, 60]})
+    assert cost.tokens(steps) == {"trainer": 720, "generated": 100}
+    assert cost.tokens(steps.assign(prompt_tokens=[300, None])) == {"trainer": None, "generated": None}
+    assert cost.tokens(pd.DataFrame({"step": [1]})) == {"trainer": None, "generated": None}
+
+
+def test_avoidable_by_hand():
+    steps = pd.DataFrame({"step": [1, 2], "groups": [4, 4], "zero_variance_groups": [1, 4]})
+    phases = ledger(
+        (1, "forward_nograd", 10, None), (1, "forward_grad", 8, None), (1, "backward", 12, None),
+        (2, "forward_grad", 8, None), (2, "backward", 12, None),
+    )  # fmt: skip
+    assert cost.avoidable(phases, steps, 100.0) == pytest.approx({"nograd": 0.10, "constant": (20 / 4 + 20) / 100})
+    without = phases[phases["phase"] == "backward"]
+    assert cost.avoidable(without, steps, 100.0) == {"nograd": None, "constant": None}

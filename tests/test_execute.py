@@ -1,0 +1,226 @@
+"""Parameters are checked before anything runs; an execution is whole or it is a failure."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lib import execute, params
+from lib.paths import ROOT
+
+DECLARED = """profile: str = "p"  # name
+seed: int = 0  # seed
+rate: float = 0.1  # per second
+limit: int | None = None  # steps"""
+
+
+@pytest.fixture
+def folders(tmp_path, write_notebook):
+    write_notebook("01_one", DECLARED)
+    write_notebook("02_two", 'profile: str = "p"\nbudget_hours: float = 1.0  # hours\nquick: bool = False  # yes or no')
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    return {"notebooks": tmp_path / "notebooks", "profiles": profiles}
+
+
+def profile(folders, text):
+    (folders["profiles"] / "p.yaml").write_text(text)
+
+
+# ------------------------------------------------------------------------------------------------- parameters
+
+
+def test_declared(folders):
+    assert params.declared("01_one", folders["notebooks"]) == {
+        "profile": ("str", "p"), "seed": ("int", 0), "rate": ("float", 0.1), "limit": ("int | None", None),
+    }  # fmt: skip
+
+
+def test_a_notebook_gets_the_keys_it_declares(folders):
+    profile(folders, "seeds: [0, 1]\nrate: 2\nbudget_hours: 0.5\nlimit: 3\n")
+    assert params.effective("01_one", "p", seed=1, **folders) == {"profile": "p", "seed": 1, "rate": 2, "limit": 3}
+    assert params.effective("02_two", "p", seed=1, **folders) == {"profile": "p", "budget_hours": 0.5}
+
+
+def test_overrides_are_read_as_the_declared_type(folders):
+    profile(folders, "seeds: [0]\n")
+    overrides = [("rate", "2e-5"), ("limit", "none")]
+    assert params.effective("01_one", "p", None, overrides, **folders) == {"profile": "p", "rate": 2e-5, "limit": None}
+    assert params.effective("02_two", "p", None, [("quick", "true")], **folders)["quick"] is True
+
+
+def error(folders, stage="02_two", overrides=()):
+    with pytest.raises(params.ParameterError) as caught:
+        params.effective(stage, "p", None, overrides, **folders)
+    return str(caught.value)
+
+
+def test_mistyped_parameter_names_the_nearest_and_lists_all(folders):
+    profile(folders, "seeds: [0]\n")
+    message = error(folders, overrides=[("budget_hourz", "5")])
+    assert "budget_hourz" in message and "did you mean budget_hours?" in message
+    assert "02_two: profile, budget_hours, quick" in message and "01_one: profile, seed, rate, limit" in message
+
+
+def test_unknown_profile_key_of_any_notebook(folders):
+    profile(folders, "seeds: [0]\nratee: 0.1\n")
+    message = error(folders)  # though 02_two has no such parameter itself
+    assert "p.yaml: no notebook has a parameter ratee; did you mean rate?" in message
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("rate: fast", "rate (of notebooks/01_one.py): got 'fast' (str), expected float"),
+        ("rate: 2e-5", "write 2.0e-5"),
+        ("seed: 1.0", "got 1.0 (float), expected int"),
+        ("seed: true", "got True (bool), expected int"),
+        ("limit: many", "expected int | None"),
+        ("seeds: 3", "expected a list of different whole numbers"),
+        ("seeds: [0, 0]", "expected a list of different whole numbers"),
+        ("rate: 1\nrate: 2", "p.yaml:2: rate is set twice"),
+        ("rate:\n  a: 1", "p.yaml:1: rate has keys of its own"),
+        ("- rate", "expected lines `name: value`"),
+        ("rate: [", "p.yaml"),
+    ],
+)
+def test_wrong_profiles(folders, text, expected):
+    profile(folders, text + "\n")
+    assert expected in error(folders)
+
+
+def test_all_problems_in_one_error(folders):
+    profile(folders, "ratee: 1\nseed: x\n")
+    message = error(folders, overrides=[("quick", "maybe")])
+    assert all(part in message for part in ("ratee", "seed", "'maybe'"))
+
+
+def test_unknown_profile_and_notebook(folders):
+    profile(folders, "")
+    with pytest.raises(params.ParameterError, match="did you mean p"):
+        params.effective("01_one", "pp", **folders)
+    with pytest.raises(params.ParameterError, match="did you mean 02_two"):
+        params.effective("02_tow", "p", **folders)
+
+
+@pytest.mark.parametrize(
+    "cell, expected",
+    [
+        ("seed = 0", "expected `name: type = literal`"),
+        ("seed: int = int(0)", "expected `name: type = literal`"),
+        ("seed: int = 'x'", "default of seed"),
+        ("seed: number = 0", "type number of seed"),
+        ("seed: int = 0\nseed: int = 1", "declared twice"),
+    ],
+)
+def test_wrong_parameter_cells(folders, write_notebook, cell, expected):
+    path = write_notebook("03_three", cell)
+    line = len(path.read_text().split(cell)[0].splitlines()) + cell.count("\n") + 1
+    with pytest.raises(params.ParameterError, match="03_three.py:") as caught:
+        params.declared("03_three", folders["notebooks"])
+    assert expected in str(caught.value) and f":{line}:" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [p.stem for p in (ROOT / "notebooks" / "profiles").glob("*.yaml")])
+def test_profiles_of_the_project_fit_its_notebooks(name):
+    for stage in params.stages():
+        assert params.effective(stage, name)["profile"] == name
+
+
+def test_command_runs_nothing_on_a_wrong_parameter(tmp_path):
+    out = tmp_path / "out.ipynb"
+    out.write_text("stale")
+    command = ["-m", "lib.execute", "04_compare", "--profile", "smoke", "-p", "alpa", "0.1", "--out", str(out)]
+    done = subprocess.run([sys.executable, *command], env=environment(), capture_output=True, text=True)
+    assert done.returncode != 0 and "did you mean alpha?" in done.stderr and "nothing was run" in done.stderr
+    assert not out.exists()
+
+
+# ------------------------------------------------------------------------------------------------- execution
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+
+def test_whole_execution(tmp_path, write_notebook, capfd):
+    progress = (
+        'import os, lib\nopen(os.environ["PROGRESS_FILE"], "a").write("step 1 of 2\\n")\nprint(seed, rate, os.getcwd())'
+    )
+    path = write_notebook("01_one", DECLARED, progress, "print(lib.__file__)")
+    notebook = execute.execute("01_one", {"seed": 7, "limit": 3}, tmp_path / "out.ipynb", path.parent)
+    outputs = json.dumps([cell.get("outputs") for cell in notebook.cells])
+    assert f"7 0.1 {path.parent}" in outputs and str(ROOT / "src" / "lib") in outputs
+    assert "step 1 of 2" in capfd.readouterr().err and "step 1 of 2" not in outputs
+    assert (tmp_path / "out.ipynb").exists() and list(tmp_path.glob(".*part")) == []
+
+
+def test_modules_that_a_notebook_depends_on(tmp_path, write_notebook):
+    path = write_notebook("01_one", DECLARED, "from lib import params\nfrom lib.nothing import x")
+    rule, *empty = execute._dependencies(tmp_path / "out.ipynb", path).splitlines()
+    assert rule == f"{tmp_path / 'out.ipynb'}: src/lib/params.py src/lib/paths.py"  # paths: imported by params
+    assert empty == ["src/lib/params.py:", "src/lib/paths.py:"]
+
+
+FAILURES = {
+    "raise": ("# a comment\nvalue = 1\nraise KeyError('gone')", "# a comment", "KeyError: 'gone'"),
+    "exit": ("import sys\nsys.exit(0)", "import sys", "SystemExit: 0"),
+    "dead": ("import os; os._exit(0)", "import os; os._exit(0)", "DeadKernelError"),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_failures_name_the_cell_and_leave_nothing(tmp_path, write_notebook, kind):
+    code, first_line, what = FAILURES[kind]
+    path = write_notebook("01_one", DECLARED, "print('fine')", code, "print('never')")
+    out = tmp_path / "out.ipynb"
+    out.write_text("of an earlier run")
+    line = path.read_text().split(code)[0].count("\n") + 1
+    with pytest.raises(execute.NotebookError) as caught:
+        execute.execute("01_one", {"seed": 1}, out, path.parent)
+    assert f"notebooks/01_one.py:{line} failed in code cell 3: {first_line}" in str(caught.value)
+    assert what in str(caught.value)
+    assert not out.exists() and list(tmp_path.glob(".*part")) == []
+
+
+def test_tolerated_errors_are_failures_too(tmp_path, write_notebook):
+    path = write_notebook("01_one", DECLARED, "1 / 0")
+    path.write_text(path.read_text().replace("# %%\n1 / 0", '# %% tags=["raises-exception"]\n1 / 0'))
+    with pytest.raises(execute.NotebookError, match="ZeroDivisionError"):
+        execute.execute("01_one", {}, tmp_path / "out.ipynb", path.parent)
+
+
+def test_killed_execution_leaves_no_result_and_no_kernel(tmp_path, write_notebook):
+    code = f"import os, time\nopen({str(tmp_path / 'kernel')!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)"
+    path = write_notebook("01_one", DECLARED, code)
+    out = tmp_path / "out.ipynb"
+    script = (
+        "import sys; from pathlib import Path; from lib import execute; "
+        "execute.execute('01_one', {}, Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(out), str(path.parent)], env=environment())
+    wait_for(lambda: (tmp_path / "kernel").exists() and (tmp_path / "kernel").read_text())
+    kernel = int((tmp_path / "kernel").read_text())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    wait_for(lambda: not running(kernel))
+    assert not out.exists()
+
+
+def wait_for(condition, limit_s=30):
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.1)
+
+
+def running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

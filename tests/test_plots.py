@@ -1,0 +1,60 @@
+"""Pictures say the same bytes for the same numbers, carry alt text, and never draw a missing value as 0."""
+
+import base64
+import re
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import pandas as pd  # noqa: E402
+import pytest  # noqa: E402
+
+from lib import plots  # noqa: E402
+
+STEPS = pd.DataFrame({"seed": 0, "step": [1, 2, 3], "zero_variance": [0.2, 0.5, 0.9], "entropy": [0.3, 0.2, 0.1]})
+POINTS = pd.DataFrame({"arm": ["sft"] * 2 + ["grpo"] * 2, "seed": [0, 0, 1, 1], "hours": [0, 1, 0, 3], "accuracy": 0.5})
+SHARES = pd.DataFrame({"part": ["generation", "backward"], "seed": 0, "share": [float("nan"), 0.7]})
+NAMES = {"sft": "continued SFT", "grpo": "GRPO"}
+
+
+def draw_curves():
+    return plots.cost_curves(POINTS, NAMES, "CPU-hours", 1.0, "a title")
+
+
+@pytest.mark.parametrize("draw", [draw_curves, lambda: plots.group_signal(STEPS), lambda: plots.time_shares(SHARES)])
+def test_the_same_figure_gives_the_same_bytes_and_labels_its_axes(draw):
+    first, second = (plots.picture(draw(), "alt", "caption").data for _ in range(2))
+    assert first == second
+    axes = draw().axes
+    assert all(axis.get_xlabel() for axis in axes)
+
+
+def test_picture_escapes_and_carries_its_alt_text():
+    text = plots.picture(plots.group_signal(STEPS), 'groups "all" < 1', "it's a caption").data
+    assert 'alt="groups &quot;all&quot; &lt; 1"' in text
+    assert "<figcaption>it&#x27;s a caption</figcaption>" in text
+
+
+def test_cost_curves_have_the_unit_the_title_and_one_style_a_seed():
+    figure = draw_curves()
+    assert figure.axes[0].get_xlabel() == "billed CPU-hours (evaluation excluded)"
+    assert figure.get_suptitle() == "a title"
+    assert [line.get_linestyle() for line in figure.axes[0].lines] == ["-", "--"]
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 2
+
+
+def test_a_share_that_was_not_measured_is_written_not_drawn():
+    axis = plots.time_shares(SHARES).axes[0]
+    assert len(axis.patches) == 1
+    assert "not measured" in [text.get_text() for text in axis.texts]
+
+
+def test_table_lays_out_texts_and_offers_the_numbers():
+    numbers = pd.DataFrame({"arm": ["sft"], "last": [0.123456], "p": [float("nan")]})
+    shown = plots.lay_out(numbers, {"arm": lambda row: row.arm.upper(), "last": lambda row: f"{row.last:.2f}"})
+    text = plots.table(shown, "final", "A & B", csv=numbers).data
+    assert "<td>SFT</td>" in text and "<td>0.12</td>" in text and "A &amp; B" in text
+    name, data = re.search(r'download="([^"]+)" href="data:text/csv;charset=utf-8;base64,([^"]+)"', text).groups()
+    assert name == "final.csv"
+    assert base64.b64decode(data).decode() == "arm,last,p\nsft,0.123456,\n"

@@ -1,0 +1,118 @@
+"""Which record is which run: identity, where it is looked for, and what happens when nothing matches."""
+
+import json
+
+import pytest
+
+from lib import audit, records, runs
+from lib.records import Record
+
+
+def identity(**changes):
+    base = {
+        "arm": "dpo", "seed": 0, "data": "d", "model": "m", "parents": {"start-s0": "p"},
+        "parameters": {"values": {"pairs": 4}, "defaults": {"pairs": 4}},
+        "trainer": {"class": "DPOConfig", "values": {"beta": 0.1}, "defaults": {"beta": 0.1, "label_smoothing": 0.0}},
+    }  # fmt: skip
+    return base | changes
+
+
+def parameters(values, defaults):
+    return {"values": values, "defaults": defaults}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named"),
+    [
+        (identity(), None),
+        (identity(seed=1), "seed"),
+        (identity(data="other"), "data"),
+        (identity(model="other"), "model"),
+        (identity(parents={"start-s0": "q"}), "parents"),
+        (identity(parameters=parameters({"pairs": 8}, {"pairs": 4})), "pairs"),
+        # a default that changed later is another run
+        (identity(parameters=parameters({"pairs": 8}, {"pairs": 8})), "pairs"),
+        # a parameter added later, at its default, orphans no record; at another value it does
+        (identity(parameters=parameters({"pairs": 4, "new": 1}, {"pairs": 4, "new": 1})), None),
+        (identity(parameters=parameters({"pairs": 4, "new": 2}, {"pairs": 4, "new": 1})), "new"),
+        # a trainer argument written out at TRL's default is no change, at another value it is
+        (identity(trainer=parameters({"beta": 0.1, "label_smoothing": 0.0}, {})), None),
+        (identity(trainer=parameters({"beta": 0.1, "label_smoothing": 0.1}, {})), "label_smoothing"),
+    ],
+)
+def test_what_makes_a_run_another_one(wanted, named):
+    lines = runs.differences(wanted, identity())
+    assert [line.split(":")[0] for line in lines] == ([named] if named else [])
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    for module in (runs, records, audit):
+        for name in ("RUNS", "RESULTS"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, tmp_path / name.lower())
+    monkeypatch.setattr(records, "ROOT", tmp_path)
+    monkeypatch.setattr(runs.params, "declared", lambda stage: {"pairs": ("int", 4)})
+    monkeypatch.delenv("TRAIN", raising=False)
+    return tmp_path
+
+
+def open_dpo(pairs=4):
+    return runs.open_run("02_dpo", "p", "dpo", 0, data="d", model="m", parameters={"pairs": pairs})
+
+
+def put_record(folder, pairs=4):
+    folder.mkdir(parents=True)
+    found = identity(parents={}, parameters=parameters({"pairs": pairs}, {"pairs": 4}), trainer=parameters({}, {}))
+    info = {"run": "dpo-s0", "arm": "dpo", "seed": 0, "id": runs.digest(found), "identity": found}
+    (folder / "run.json").write_text(json.dumps(info))
+    return folder
+
+
+def test_a_matching_record_is_used_and_pinned(places):
+    folder = put_record(places / "results" / "p" / "dpo-s0")
+    run = open_dpo()
+    assert not run.live and run.record.folder == folder
+    assert records.pinned("p", "dpo-s0").folder == folder
+
+
+def test_an_old_record_is_never_shown_under_new_parameters(places, monkeypatch):
+    put_record(places / "results" / "p" / "dpo-s0", pairs=4)
+    monkeypatch.setenv("TRAIN", "never")
+    with pytest.raises(RuntimeError, match="pairs: recorded 4, wanted 8"):
+        open_dpo(pairs=8)
+
+
+def test_train_always_ignores_recorded_runs_and_keeps_its_own(places, monkeypatch):
+    put_record(places / "results" / "p" / "dpo-s0")
+    monkeypatch.setenv("TRAIN", "always")
+    assert open_dpo().live
+    put_record(places / "runs" / "p" / "dpo-s0" / "record")
+    assert open_dpo().record.folder == places / "runs" / "p" / "dpo-s0" / "record"
+
+
+def test_half_a_run_under_other_parameters_is_neither_resumed_nor_lost(places):
+    first = open_dpo(pairs=4)
+    (first.folder / "checkpoint-1").mkdir()
+    second = open_dpo(pairs=8)
+    assert second.live and not list(second.folder.glob("checkpoint-*"))
+    assert [p.parent.name.split("-2")[0] for p in (places / "runs" / "p" / "superseded").glob("*/checkpoint-1")] == [
+        "dpo-s0"
+    ]
+
+
+def test_a_checkpoint_that_a_kill_cut_short_is_dropped(places):
+    run = open_dpo()
+    for step, whole in ((1, True), (2, False)):
+        (run.folder / f"checkpoint-{step}").mkdir()
+        (run.folder / f"checkpoint-{step}" / "model.safetensors").write_text("weights")
+        if whole:
+            (run.folder / f"checkpoint-{step}" / "clock.json").write_text('{"rows": 0, "billed_s": 0, "train_s": 0}')
+    run.start_clock()
+    assert [step for step, _ in run.checkpoints()] == [1]
+    assert not (run.folder / "checkpoint-2").exists()
+
+
+def test_a_record_needs_its_last_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="run.json is missing"):
+        Record(tmp_path)

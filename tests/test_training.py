@@ -1,0 +1,241 @@
+"""One real training step of each trainer on the shipped tiny model, and the guards around it."""
+
+import inspect
+import math
+
+import pytest
+
+pytest.importorskip("trl", reason="training is not installed (extra `train`)")
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+
+from lib import clock, data, evaluate, grpo, likelihood, rewards, runs
+from lib.paths import BASE
+
+MACHINE = dict(use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none", disable_tqdm=True,
+               dataloader_pin_memory=False, logging_steps=1, save_steps=1, learning_rate=1e-3)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return data.load("synthetic", n_documents=16, seed=5)
+
+
+@pytest.fixture
+def run(tmp_path):
+    live = runs.Run("p", "run-s0", "run", 0, {}, tmp_path / "run")
+    live.folder.mkdir()
+    live.start_clock()
+    return live
+
+
+def load(lora=False):
+    tokenizer, model = evaluate.load_tokenizer(BASE), evaluate.load_policy(BASE, None, "float32")
+    if lora:
+        model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    return tokenizer, model
+
+
+def trainable(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def assert_all_changed(model, before):
+    same = [name for name, p in model.named_parameters() if p.requires_grad and torch.equal(p, before[name])]
+    assert not same, f"did not change: {same}"
+
+
+def closes(run):
+    """The rows of each step are there, and sum to no less than what the phases of the step need."""
+    table = clock.ledger(run.folder)
+    train = table[table["kind"] == "train"].pivot_table(index="step", columns="phase", values="host_s", aggfunc="sum")
+    assert train[["data", "forward_grad", "backward", "clip", "optimizer", "checkpoint"]].gt(0).all(axis=None)
+    assert train["unaccounted"].sum() < 0.1 * train.sum().sum()
+    return train
+
+
+def test_sft_step(run, documents):
+    tokenizer, model = load()
+    rows = [
+        {"prompt": data.messages(d), "completion": [{"role": "assistant", "content": data.answer(d)}]}
+        for d in documents
+    ]
+    trainer = SFTTrainer(
+        model=model, args=SFTConfig(output_dir=run.folder, max_steps=2, per_device_train_batch_size=4, **MACHINE),
+        train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
+    )  # fmt: skip
+    run.watch(trainer, {"compute_loss": "forward_grad"})
+    evaluate.check_end_token(trainer, tokenizer)
+    before = trainable(model)
+    trainer.train()
+    assert_all_changed(model, before)
+    assert runs.logged_steps(run.folder)["step"].tolist() == [1, 2]
+    assert [step for step, _ in run.checkpoints()] == [1, 2]
+    closes(run)
+
+
+def pairs(documents):
+    wrong = [dict(d, birth_date="1700", death_place=None) for d in documents]
+    return [
+        {"prompt": data.messages(d), "chosen": [{"role": "assistant", "content": data.answer(d)}],
+         "rejected": [{"role": "assistant", "content": data.answer(w)}]}
+        for d, w in zip(documents, wrong, strict=True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_dpo_step_starts_at_its_reference(run, documents, lora):
+    tokenizer, model = load(lora)
+    if lora:  # an adapter that is not the base model: the reference must be the adapter, not the base
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(0))
+    trainer = DPOTrainer(
+        model=model, args=DPOConfig(output_dir=run.folder, max_steps=2, per_device_train_batch_size=4, **MACHINE),
+        train_dataset=Dataset.from_list(pairs(documents)), processing_class=tokenizer,
+    )  # fmt: skip
+    run.watch(trainer, likelihood.phases(trainer))
+    likelihood.count_completion_tokens(trainer, run)
+    found = likelihood.check_dpo_start(trainer)
+    assert found == pytest.approx({"loss": math.log(2), "rewards_chosen": 0, "rewards_rejected": 0}, abs=1e-6)
+    before = trainable(trainer.model)
+    trainer.train()
+    assert_all_changed(trainer.model, before)
+    steps = likelihood.dpo_steps(run.folder)
+    assert (steps["chosen_logp"] / steps["chosen_tokens"] * 4).tolist() == pytest.approx(
+        steps["chosen_logp_token"].tolist()
+    )
+    assert "forward_reference" in closes(run)
+
+
+def test_dpo_with_another_reference_is_stopped(tmp_path, documents):
+    tokenizer, model = load()
+    other = evaluate.load_policy(BASE, None, "float32")
+    torch.nn.init.normal_(other.model.layers[0].mlp.up_proj.weight, std=0.2)
+    trainer = DPOTrainer(
+        model=model, ref_model=other,
+        args=DPOConfig(output_dir=tmp_path, max_steps=1, per_device_train_batch_size=4, **MACHINE),
+        train_dataset=Dataset.from_list(pairs(documents)), processing_class=tokenizer,
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="wrong reference model"):
+        likelihood.check_dpo_start(trainer)
+
+
+def grpo_trainer(run, documents, seed):
+    tokenizer, model = load()
+
+    def reward(completions, gold, text, **_):
+        # a completion's length makes rewards differ, so that there is a gradient on an untrained model too
+        judged = [rewards.reward(c[0]["content"], g, t) for c, g, t in zip(completions, gold, text, strict=True)]
+        return [r + 0.01 * len(c[0]["content"]) for r, c in zip(judged, completions, strict=True)]
+
+    rows = [
+        {"prompt": data.messages(d), "id": d["id"], "text": d["text"], "gold": {f: d[f] for f in data.FIELDS}}
+        for d in documents
+    ]
+    args = GRPOConfig(
+        output_dir=run.folder, max_steps=1, per_device_train_batch_size=8, num_generations=4, max_completion_length=12,
+        seed=seed, **MACHINE,
+    )  # fmt: skip
+    trainer = GRPOTrainer(
+        model=model, reward_funcs=reward, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
+    )
+    grpo.observe(trainer, run)
+    run.watch(trainer, grpo.phases(trainer))
+    return trainer
+
+
+def test_grpo_step_and_its_rollouts(run, documents):
+    trainer = grpo_trainer(run, documents, seed=0)
+    before = trainable(trainer.model)
+    trainer.train()
+    assert_all_changed(trainer.model, before)
+    train = closes(run)
+    assert {"generation", "generate_rest", "reward", "score"} <= set(train)
+    assert "weight_sync" not in train  # no engine: missing, not 0
+    table = grpo.rollouts(run.folder)
+    assert len(table) == 8 and table["group"].nunique() == 2
+    logged = runs.logged_steps(run.folder)
+    assert table["reward"].mean() == pytest.approx(logged["reward"].item(), abs=1e-5)
+    per_group = table.groupby("group")["advantage"].sum()
+    assert per_group.tolist() == pytest.approx([0, 0], abs=1e-4)
+
+
+def test_two_seeds_roll_out_differently_and_the_same_is_refused(tmp_path, documents):
+    found = []
+    for name, seed in (("a", 0), ("b", 1)):
+        run = runs.Run("p", f"grpo-{name}", "grpo", seed, {}, tmp_path / name)
+        run.folder.mkdir()
+        run.start_clock()
+        grpo_trainer(run, documents, seed).train()
+        found.append((run, grpo.rollouts(run.folder)))
+    (first, one), (second, two) = found
+    assert not one.equals(two)
+    first.rollouts = one  # as a record would show it
+    grpo.check_seeds_differ(second, [first])
+    (second.folder / "rollouts.jsonl").write_bytes((first.folder / "rollouts.jsonl").read_bytes())
+    with pytest.raises(RuntimeError, match="same first rollouts"):
+        grpo.check_seeds_differ(second, [first])
+
+
+def test_groups_are_constant_by_their_rewards_not_by_a_float_deviation():
+    import pandas as pd
+
+    rows = []
+    for group, rewards_G in enumerate([[0.3] * 8, [0.3] * 7 + [0.4]]):
+        for rollout, value in enumerate(rewards_G):
+            row = {"step": 1, "group": group, "rollout": rollout, "reward": value, "valid": True}
+            row |= {"prompt_tokens": 3, "completion_tokens": 2}
+            for f in data.FIELDS:
+                row |= {f: None, f"{f}_verdict": "right", f"{f}_gold_null": True}
+            rows.append(row)
+    counts = grpo.step_counts(pd.DataFrame(rows)).iloc[0]
+    assert counts["zero_variance_groups"] == 1 and counts["groups"] == 2
+    assert counts["null_name"] == counts["null_expected_name"] == 16
+
+
+SIGNATURES = {
+    "_generate": ["self", "prompts"],
+    "_generate_single_turn": [
+        "self",
+        "prompt_ids",
+        "images",
+        "multimodal_fields",
+        "num_generations",
+        "has_tool_images",
+    ],
+    "_generate_and_score_completions": ["self", "inputs"],
+    "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+    "_prepare_inputs": ["self", "generation_batch"],
+    "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],
+    "training_step": ["self", "model", "inputs", "num_items_in_batch"],
+}
+
+
+@pytest.mark.parametrize("method", SIGNATURES)
+def test_private_methods_of_trl_are_those_that_are_timed(method):
+    assert method in grpo.WATCHED
+    assert list(inspect.signature(getattr(GRPOTrainer, method)).parameters) == SIGNATURES[method]
+
+
+def test_checkpoint_evaluation_counts_its_verdicts(run, documents):
+    generation = dict(engine="transformers", base=BASE, dtype="float32", context_tokens=512, max_completion_tokens=8)
+    predictions, table = evaluate.checkpoints(run, {0: None}, documents, data.INSTRUCTION, **generation)
+    assert len(predictions) == table["n"].item() == len(documents)
+    assert table["exact"].item() == predictions["exact"].sum() == 0  # eight tokens hold no record
+    assert (predictions[[f"{f}_verdict" for f in data.FIELDS]] == "invalid").all(axis=None)
+
+
+def test_completion_logps_are_what_the_model_says(documents):
+    tokenizer, model = load()
+    prompts, answers = [data.messages(d) for d in documents[:3]], [data.answer(d) for d in documents[:3]]
+    sums, lengths = likelihood.completion_logps(model, tokenizer, prompts, answers, batch=2)
+    head = tokenizer.apply_chat_template(prompts[0], tokenize=True, add_generation_prompt=True, return_dict=False)
+    tail = tokenizer(answers[0], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([head + tail])).logits[0].log_softmax(-1)
+    by_hand = sum(logits[len(head) - 1 + i, token].item() for i, token in enumerate(tail))
+    assert lengths[0] == len(tail) and sums[0] == pytest.approx(by_hand, abs=1e-3)
