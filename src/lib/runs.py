@@ -31,9 +31,9 @@ _ABSENT = object()
 def differences(wanted: dict, recorded: dict) -> list[str]:
     """What keeps a recorded identity from being the wanted one, as readable lines (empty: they are the same run).
 
-    `parameters` and `trainer` are {"values": {...}, "defaults": {...}}. A key that one side does not set is taken at its
-    default there, or, where that is unknown, at the other side's: a parameter added later orphans no record, a default
-    changed later does.
+    `parameters` and `trainer` are {"values": {...}, "defaults": {...}}. A key that one side does not set is taken at
+    its default there, or, where that is unknown, at the other side's: a parameter added later orphans no record, a
+    default changed later does.
     """
     lines = []
     for key in ("arm", "seed", "data", "model", "parents"):
