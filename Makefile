@@ -1,7 +1,8 @@
 PROFILE ?= laptop
 
 # `make help` lists the targets. Variables: PROFILE (a file in notebooks/profiles), SEEDS (all, of the profile),
-# SEED (one), TRAIN (auto, always, never), PYTHON (makes the environment), VENV (an environment that is there already).
+# SEED (one), TRAIN (auto, always, never), PYTHON (makes the environment), VENV (an environment that is there already),
+# EXTRA (report, train or dev: what to install).
 TRAIN ?= auto
 PYTHON ?= python3
 VENV ?= .venv
@@ -59,7 +60,7 @@ book: _build/html/index.html  ## the book in _build/html: executes what changed,
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
 	  || { echo "$(PYTHON) is not Python 3.11 to 3.13; name one: make PYTHON=python3.12"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) -m venv does not work here. Install it \
+	@$(PYTHON) -m venv $(VENV) || { rm -f $@; echo "$(PYTHON) -m venv does not work here. Install it \
 	(Debian, Ubuntu: apt-get install python3-venv), or name an environment that is there: make VENV=/path/to/it"; exit 1; }
 
 $(VENV)/.ready-%: pyproject.toml | $(VENV)/bin/python

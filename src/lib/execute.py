@@ -98,7 +98,7 @@ def _raise_if_incomplete(notebook, stage, text, failure):
             error = errors[0]
             what = f"{error.ename}: {error.evalue}"
             trace = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error.traceback))
-            raise NotebookError(f"{_place(stage, number, cell, text)}\n{trace}\n{what}")
+            raise NotebookError(f"{_place(stage, number, cell, text)}\n{trace if what in trace else trace + what}")
         # a cell in which the kernel died may have a count, but never its reply
         if cell.execution_count is None or "shell.execute_reply" not in cell.metadata.get("execution", {}):
             what = f"{type(failure).__name__}: {failure}" if failure else "it was never executed"
