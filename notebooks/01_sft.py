@@ -17,6 +17,7 @@
 
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to
+judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
 seed: int = 0  # seed of data order and adapter initialisation
 lora_rank: int = 0  # rank of the LoRA adapter on all linear layers (0: full fine-tuning)
 lora_alpha: int = 32  # LoRA scale is lora_alpha / lora_rank
@@ -27,7 +28,7 @@ start_learning_rate: float = 1e-3  # of the shared start
 sft_epochs: float = 1.0  # arm A: passes over the pool
 sft_batch_documents: int = 16  # arm A: documents an optimizer step
 sft_learning_rate: float = 1e-3  # of arm A
-sft_save_steps: int = 5  # arm A: optimizer steps between checkpoints
+sft_save_steps: int = 4  # arm A: optimizer steps between checkpoints
 
 # %%
 import pandas as pd
@@ -82,7 +83,7 @@ start = runs.open_run(
     data=setup.info["data_fingerprint"],
     model=setup.info["model"]["sha256"],
     parents=(setup,),
-    parameters=dict(lora_rank=lora_rank, lora_alpha=lora_alpha),
+    parameters=dict(lora_rank=lora_rank, lora_alpha=lora_alpha, judged_split=judged_split),
     trainer=("SFTConfig", start_config),
 )
 
@@ -131,7 +132,7 @@ if start.live:
         del trainer, model
     last_step, weights = start.checkpoints()[-1]
     predictions, checkpoints = evaluate.checkpoints(
-        start, {last_step: weights}, splits["heldout"], given["instruction"], **generation
+        start, {last_step: weights}, splits[judged_split], given["instruction"], **generation
     )
     clock.stop()
     start.finish(
@@ -145,7 +146,7 @@ if start.live:
 
 # %% tags=["hide-input"]
 row = start.record.checkpoints.iloc[-1]
-print(f"Shared start, seed {seed}: {row.exact} of {row.n} held-out records exact after step {row.step}.")
+print(f"Shared start, seed {seed}: {row.exact} of {row.n} records of {judged_split} exact after step {row.step}.")
 print(
     f"Billed {start.record.info['billed_s']:.1f} s, of which the optimizer loop {start.record.info['train_s']:.1f} s."
 )
@@ -174,7 +175,7 @@ run = runs.open_run(
     data=setup.info["data_fingerprint"],
     model=setup.info["model"]["sha256"],
     parents=(setup, start.record),
-    parameters={},
+    parameters=dict(judged_split=judged_split),
     trainer=("SFTConfig", sft_config),
 )
 
@@ -215,7 +216,7 @@ if run.live:
         run.mark_trained()
         del trainer, policy
     predictions, checkpoints = evaluate.checkpoints(
-        run, dict(run.checkpoints()), splits["heldout"], given["instruction"], **generation
+        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], **generation
     )
     clock.stop()
     run.finish(
@@ -234,7 +235,7 @@ record = run.record
 
 # %% tags=["hide-input"]
 device = record.info["device"]
-shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.05, run=record.name).dropna(
+shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.15, run=record.name).dropna(
     subset="seconds"
 )
 shown = pd.DataFrame(

@@ -17,6 +17,7 @@
 
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to
+judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
 seed: int = 0  # seed of sampling and data order
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 pair_documents: int = 400  # pool documents that are sampled for pairs
@@ -72,7 +73,10 @@ run = runs.open_run(
     model=setup.info["model"]["sha256"],
     parents=(setup, start),
     parameters=dict(
-        pair_documents=pair_documents, samples_per_document=samples_per_document, pair_temperature=pair_temperature
+        pair_documents=pair_documents,
+        samples_per_document=samples_per_document,
+        pair_temperature=pair_temperature,
+        judged_split=judged_split,
     ),
     trainer=("DPOConfig", config),
 )
@@ -176,7 +180,7 @@ if run.live and not run.trained:
 # %%
 if run.live:
     predictions, checkpoints = evaluate.checkpoints(
-        run, dict(run.checkpoints()), splits["heldout"], given["instruction"], **generation
+        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], **generation
     )
     clock.stop()
     run.finish(
@@ -217,7 +221,7 @@ else:
 
 # %% tags=["hide-input"]
 device = record.info["device"]
-shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.05, run=record.name).dropna(
+shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.15, run=record.name).dropna(
     subset="seconds"
 )
 shown = pd.DataFrame(

@@ -17,6 +17,7 @@
 
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to
+judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
 seed: int = 0  # seed of data order and rollouts
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 prompts_per_step: int = 8  # prompts (groups) an optimizer step
@@ -86,7 +87,7 @@ run = runs.open_run(
     data=setup.info["data_fingerprint"],
     model=setup.info["model"]["sha256"],
     parents=(setup, start),
-    parameters=dict(grpo_cap_hours=grpo_cap_hours),
+    parameters=dict(grpo_cap_hours=grpo_cap_hours, judged_split=judged_split),
     trainer=("GRPOConfig", config),
 )
 
@@ -159,7 +160,7 @@ if run.live:
         del trainer, policy
     grpo.check_seeds_differ(run, records.pinned_runs(profile))
     predictions, checkpoints = evaluate.checkpoints(
-        run, dict(run.checkpoints()), splits["heldout"], given["instruction"], **generation
+        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], **generation
     )
     clock.stop()
     rollouts = grpo.rollouts(run.folder)
@@ -180,7 +181,7 @@ record = run.record
 
 # %% tags=["hide-input"]
 device = record.info["device"]
-shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.05, run=record.name).dropna(
+shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.15, run=record.name).dropna(
     subset="seconds"
 )
 shown = pd.DataFrame(

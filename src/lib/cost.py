@@ -72,10 +72,10 @@ def show_cost(hours: float | None, kind: str, usd_per_hour: float) -> str:
 def share_table(phases: pd.DataFrame, billed_s: float, max_remainder: float, run: str = "run") -> pd.DataFrame:
     """Where the billed seconds went: one row a part, then the remainder that no timer saw.
 
-    `phases` has one row a (step, phase): `phase`, `host_s`, `device_s` (null where no device clock ran), `billed`.
-    Returns `part`, `phases`, `seconds`, `host_s`, `device_s`, `share` (seconds of billed seconds). `seconds` are the
-    device's where it has a clock, else the host's: a host that hands work to a GPU runs ahead of it and books the wait
-    on whichever phase waits; either clock's rows add up to the same wall-clock.
+    `phases` has one row a (step, phase): `step`, `phase`, `host_s`, `device_s` (null without a device clock), `billed`.
+    Returns `part`, `phases`, `seconds`, `host_s`, `device_s`, `share` (seconds of billed seconds). Within a step,
+    `seconds` are the device's where it has a clock: a host that hands work to a GPU runs ahead of it and books the wait
+    on whichever phase waits; either clock's rows add up to the step. Outside steps they are the host's.
     A part of which no phase was measured stays missing (NaN), never 0; a phase of no part is a row of its own. The
     phase `unaccounted` and billed time outside every timer make the remainder.
     Raises ValueError when the remainder is above `max_remainder` or the parts exceed the bill by more than 1%.
@@ -85,7 +85,7 @@ def share_table(phases: pd.DataFrame, billed_s: float, max_remainder: float, run
     billed = phases[phases["billed"].astype(bool)]
     known = {phase for group in PARTS.values() for phase in group} | {"unaccounted"}
     parts = PARTS | {phase: [phase] for phase in sorted(set(billed["phase"]) - known)}
-    billed = billed.assign(seconds=billed["device_s"].fillna(billed["host_s"]))
+    billed = billed.assign(seconds=billed["device_s"].where(billed["step"].notna()).fillna(billed["host_s"]))
     clocks = ["seconds", "host_s", "device_s"]
     # min_count=1 keeps a phase whose every time is null missing; a plain sum would make it 0.
     by_phase = billed.groupby("phase")[clocks].sum(min_count=1)
@@ -130,7 +130,7 @@ def avoidable(phases: pd.DataFrame, steps: pd.DataFrame, billed_s: float) -> dic
     whose advantages are exactly 0. Both at most: a smaller batch saves less than its share.
     """
     billed = phases[phases["billed"].astype(bool) & phases["step"].notna()]
-    billed = billed.assign(seconds=billed["device_s"].fillna(billed["host_s"]))
+    billed = billed.assign(seconds=billed["device_s"].where(billed["step"].notna()).fillna(billed["host_s"]))
     by_step = billed.pivot_table(index="step", columns="phase", values="seconds", aggfunc="sum")
     shares: dict[str, float | None] = {"nograd": None, "constant": None}
     if "forward_nograd" in by_step:
