@@ -39,7 +39,7 @@ max_completion_tokens: int = 48  # longest completion
 # %%
 import pandas as pd
 
-from lib import data, evaluate, plots, records, rewards, runs
+from lib import data, decode, evaluate, plots, records, rewards, runs
 from lib.paths import ROOT
 
 instruction = instruction or data.INSTRUCTION
@@ -57,7 +57,7 @@ if at_hand:
     documents = data.load(source, records.source_path(path), n_documents, data_seed, place_noise)
     found = data.fingerprint({"all": documents})
     if documents_sha256 and found != documents_sha256:
-        raise ValueError(f"{path or source}: content {found[:12]}, but documents_sha256 says {documents_sha256[:12]}")
+        raise ValueError(records.other_documents(profile, documents, path or source))
     documents_sha256 = found
 elif not documents_sha256:
     raise FileNotFoundError(
@@ -85,7 +85,7 @@ run = runs.open_run(
     profile,
     "setup",
     data=documents_sha256,
-    model=base_sha256,
+    model=dict(name=base, sha256=base_sha256),
     parameters=dict(
         source=source,
         path=path,
@@ -110,13 +110,14 @@ run = runs.open_run(
 if run.live:
     if not at_hand or not base_at_hand:
         raise FileNotFoundError(f"{run.name} must be made anew and needs both {path or source!r} and {base!r}")
-    evaluate.require(engine)
-    tokenizer = evaluate.load_tokenizer(ROOT / base)
+    decode.require(engine)
+    tokenizer = decode.load_tokenizer(ROOT / base)
     kept, too_long = data.fits(documents, tokenizer, context_tokens, max_completion_tokens, instruction)
     if not kept:
         raise ValueError(f"context_tokens: got {context_tokens}, and none of {len(documents)} documents fits into it")
     splits = data.split(kept, dict(start=n_start, pool=n_pool, dev=n_dev, heldout=n_heldout), split_seed)
     run.start_clock()
+    run.mark_trained()  # nothing is trained here, so nothing is billed
     predictions, checkpoints = evaluate.checkpoints(
         run,
         {0: None},
@@ -131,7 +132,9 @@ if run.live:
     run.clock.stop()
     sample = splits["heldout"][:100]
     ids = [
-        tokenizer.apply_chat_template(data.messages(d, instruction), add_generation_prompt=True)["input_ids"]
+        tokenizer.apply_chat_template(data.messages(d, instruction), add_generation_prompt=True, **data.CHAT)[
+            "input_ids"
+        ]
         for d in sample
     ]
     answers = tokenizer([data.answer(d) for d in sample], add_special_tokens=False)["input_ids"]
@@ -147,8 +150,7 @@ if run.live:
             prompt_tokens=sum(map(len, ids)) / len(ids),
             completion_tokens=sum(map(len, answers)) / len(answers) + 1,
         ),
-        data_fingerprint=data.fingerprint(splits),
-        model=dict(name=base, sha256=base_sha256),
+        data=data.fingerprint(splits),
     )
 record = run.record
 

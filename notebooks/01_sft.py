@@ -33,18 +33,12 @@ sft_save_steps: int = 4  # arm A: optimizer steps between checkpoints
 # %%
 import pandas as pd
 
-from lib import compare, cost, data, evaluate, plots, records, runs
+from lib import compare, cost, data, decode, evaluate, plots, records, runs
 from lib.paths import ROOT
 
 setup = records.pinned(profile, "setup")
 given = setup.info["parameters"]  # text, model and decoding are the setup's
-generation = dict(
-    engine=given["engine"],
-    base=ROOT / given["base"],
-    dtype=given["dtype"],
-    context_tokens=given["context_tokens"],
-    max_completion_tokens=given["max_completion_tokens"],
-)
+generation = decode.settings(setup)  # how every checkpoint is decoded
 
 
 def gold_answers(documents):
@@ -81,9 +75,9 @@ start = runs.open_run(
     "start",
     seed,
     data=setup.info["data_fingerprint"],
-    model=setup.info["model"]["sha256"],
+    model=setup.info["model"],
     parents=(setup,),
-    parameters=dict(lora_rank=lora_rank, lora_alpha=lora_alpha, judged_split=judged_split),
+    parameters=dict(judged_split=judged_split, lora_rank=lora_rank, lora_alpha=lora_alpha, lora_modules="all-linear"),
     trainer=("SFTConfig", start_config),
 )
 
@@ -94,31 +88,22 @@ start = runs.open_run(
 
 # %%
 if start.live:
-    import torch
     from datasets import Dataset
     from peft import LoraConfig
     from trl import SFTConfig, SFTTrainer
 
-    evaluate.require(given["engine"])
+    decode.require(given["engine"])
     splits = records.splits(setup)
     clock = start.start_clock()
     if not start.trained:
         with clock.phase("model_load"):
-            tokenizer = evaluate.load_tokenizer(ROOT / given["base"])
-            model = evaluate.load_policy(ROOT / given["base"], None, given["dtype"])
+            tokenizer = decode.load_tokenizer(ROOT / given["base"])
+            model = decode.load_policy(ROOT / given["base"], None, given["dtype"])
         with clock.phase("trainer_setup"):
             adapter = dict(r=lora_rank, lora_alpha=lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
             trainer = SFTTrainer(
                 model=model,
-                args=SFTConfig(
-                    output_dir=start.folder,
-                    bf16=given["dtype"] == "bfloat16",
-                    use_cpu=not torch.cuda.is_available(),
-                    dataloader_pin_memory=torch.cuda.is_available(),
-                    report_to="none",
-                    disable_tqdm=True,
-                    **start_config,
-                ),
+                args=SFTConfig(**start.machine(given["dtype"]), **start_config),
                 train_dataset=Dataset.from_list(gold_answers(splits["start"])),
                 processing_class=tokenizer,
                 peft_config=LoraConfig(**adapter) if lora_rank else None,
@@ -140,8 +125,6 @@ if start.live:
         tables=dict(predictions=predictions, checkpoints=checkpoints),
         facts=dict(documents=len(splits["start"])),
         weights=weights,
-        data_fingerprint=setup.info["data_fingerprint"],
-        model=setup.info["model"],
     )
 
 # %% tags=["hide-input"]
@@ -173,9 +156,9 @@ run = runs.open_run(
     "sft",
     seed,
     data=setup.info["data_fingerprint"],
-    model=setup.info["model"]["sha256"],
+    model=setup.info["model"],
     parents=(setup, start.record),
-    parameters=dict(judged_split=judged_split),
+    parameters=dict(judged_split=judged_split, start_weights=start.record.checkpoints["weights_sha256"].iloc[-1]),
     trainer=("SFTConfig", sft_config),
 )
 
@@ -184,29 +167,20 @@ run = runs.open_run(
 
 # %%
 if run.live:
-    import torch
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    evaluate.require(given["engine"])
+    decode.require(given["engine"])
     splits = records.splits(setup)
     clock = run.start_clock()
     if not run.trained:
         with clock.phase("model_load"):
-            tokenizer = evaluate.load_tokenizer(ROOT / given["base"])
-            policy = evaluate.load_policy(ROOT / given["base"], start.record.weights, given["dtype"], trainable=True)
+            tokenizer = decode.load_tokenizer(ROOT / given["base"])
+            policy = decode.load_policy(ROOT / given["base"], start.record.weights, given["dtype"], trainable=True)
         with clock.phase("trainer_setup"):
             trainer = SFTTrainer(
                 model=policy,
-                args=SFTConfig(
-                    output_dir=run.folder,
-                    bf16=given["dtype"] == "bfloat16",
-                    use_cpu=not torch.cuda.is_available(),
-                    dataloader_pin_memory=torch.cuda.is_available(),
-                    report_to="none",
-                    disable_tqdm=True,
-                    **sft_config,
-                ),
+                args=SFTConfig(**run.machine(given["dtype"]), **sft_config),
                 train_dataset=Dataset.from_list(gold_answers(splits["pool"])),
                 processing_class=tokenizer,
             )
@@ -223,8 +197,6 @@ if run.live:
         steps=runs.logged_steps(run.folder),
         tables=dict(predictions=predictions, checkpoints=checkpoints),
         facts=dict(documents=len(splits["pool"])),
-        data_fingerprint=setup.info["data_fingerprint"],
-        model=setup.info["model"],
     )
 record = run.record
 

@@ -36,18 +36,12 @@ import math
 import pandas as pd
 
 from lib import clock as clocks
-from lib import cost, data, evaluate, likelihood, plots, records, rewards, runs
+from lib import cost, data, decode, evaluate, likelihood, plots, records, rewards, runs
 from lib.paths import ROOT
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
-generation = dict(
-    engine=given["engine"],
-    base=ROOT / given["base"],
-    dtype=given["dtype"],
-    context_tokens=given["context_tokens"],
-    max_completion_tokens=given["max_completion_tokens"],
-)
+generation = decode.settings(setup)  # how every checkpoint is decoded
 
 # %% [markdown]
 # ## Config
@@ -70,13 +64,15 @@ run = runs.open_run(
     "dpo",
     seed,
     data=setup.info["data_fingerprint"],
-    model=setup.info["model"]["sha256"],
+    model=setup.info["model"],
     parents=(setup, start),
     parameters=dict(
         pair_documents=pair_documents,
         samples_per_document=samples_per_document,
         pair_temperature=pair_temperature,
         judged_split=judged_split,
+        start_weights=start.checkpoints["weights_sha256"].iloc[-1],
+        reward=rewards.formula(),  # it decides which wrong sample is the worst
     ),
     trainer=("DPOConfig", config),
 )
@@ -90,11 +86,10 @@ run = runs.open_run(
 
 # %%
 if run.live:
-    import torch
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
-    evaluate.require(given["engine"])
+    decode.require(given["engine"])
     splits = records.splits(setup)
     clock = run.start_clock()
     pool = splits["pool"][:pair_documents]
@@ -103,7 +98,7 @@ if run.live:
     if not (run.folder / "pairs" / "clock.json").exists():
         pairs_file.parent.mkdir(exist_ok=True)
         with clock.phase("pair_sampling"):
-            ((_, samples_P_N),) = evaluate.complete(
+            ((_, samples_P_N),) = decode.complete(
                 prompts,
                 {"start": start.weights},
                 n=samples_per_document,
@@ -134,27 +129,17 @@ if run.live:
 # %%
 if run.live and not run.trained:
     with clock.phase("model_load"):
-        tokenizer = evaluate.load_tokenizer(ROOT / given["base"])
-        policy = evaluate.load_policy(ROOT / given["base"], start.weights, given["dtype"], trainable=True)
+        tokenizer = decode.load_tokenizer(ROOT / given["base"])
+        policy = decode.load_policy(ROOT / given["base"], start.weights, given["dtype"], trainable=True)
     with clock.phase("evaluation"):
         sample = pairs[:64]
-        copy = evaluate.load_policy(
-            ROOT / given["base"], start.weights, given["dtype"]
-        )  # merging leaves rounding behind
+        copy = decode.load_policy(ROOT / given["base"], start.weights, given["dtype"])  # merging leaves rounding behind
         merge_gap = likelihood.merge_gap(copy, tokenizer, [p["prompt"] for p in sample], [p["chosen"] for p in sample])
         del copy
     with clock.phase("trainer_setup"):
         trainer = DPOTrainer(
             model=policy,  # an adapter as policy: TRL keeps a frozen copy of it as the reference
-            args=DPOConfig(
-                output_dir=run.folder,
-                bf16=given["dtype"] == "bfloat16",
-                use_cpu=not torch.cuda.is_available(),
-                dataloader_pin_memory=torch.cuda.is_available(),
-                report_to="none",
-                disable_tqdm=True,
-                **config,
-            ),
+            args=DPOConfig(**run.machine(given["dtype"]), **config),
             train_dataset=Dataset.from_list(
                 [
                     dict(
@@ -173,7 +158,10 @@ if run.live and not run.trained:
     with clock.phase("evaluation"):
         step_zero = likelihood.check_dpo_start(trainer)
         clocks.write_json(run.folder / "step_zero.json", dict(**step_zero, merge_gap_nats=merge_gap))
-    trainer.train(resume_from_checkpoint=run.resume_from())
+    checkpoint = run.resume_from()
+    if checkpoint:
+        likelihood.restore_policy(trainer, checkpoint)
+    trainer.train(resume_from_checkpoint=checkpoint)
     run.mark_trained()
     del trainer, policy
 
@@ -193,8 +181,6 @@ if run.live:
             prompts_all_right=sampled["all_right"],
             step_zero=json.loads((run.folder / "step_zero.json").read_text()),
         ),
-        data_fingerprint=setup.info["data_fingerprint"],
-        model=setup.info["model"],
     )
 record = run.record
 

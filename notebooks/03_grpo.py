@@ -26,7 +26,7 @@ micro_batch_rollouts: int = 64  # rollouts in one forward and backward pass
 grpo_temperature: float = 1.0  # sampling temperature of the rollouts
 grpo_learning_rate: float = 5e-4  # of arm C
 grpo_steps: int = 60  # optimizer steps
-grpo_cap_hours: float = 2.5  # stop when this many hours are billed (devices counted)
+grpo_cap_hours: float = 2.5  # stop when this many hours are billed
 grpo_save_steps: int = 6  # optimizer steps between checkpoints
 loss_type: str = "dapo"  # TRL's default
 vllm_memory_share: float = 0.3  # share of GPU memory for the colocated engine (vllm only)
@@ -34,18 +34,12 @@ vllm_memory_share: float = 0.3  # share of GPU memory for the colocated engine (
 # %%
 import pandas as pd
 
-from lib import cost, data, evaluate, grpo, plots, records, rewards, runs
+from lib import cost, data, decode, evaluate, grpo, plots, records, rewards, runs
 from lib.paths import ROOT
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
-generation = dict(
-    engine=given["engine"],
-    base=ROOT / given["base"],
-    dtype=given["dtype"],
-    context_tokens=given["context_tokens"],
-    max_completion_tokens=given["max_completion_tokens"],
-)
+generation = decode.settings(setup)  # how every checkpoint is decoded
 
 # %% [markdown]
 # ## Config
@@ -85,9 +79,15 @@ run = runs.open_run(
     "grpo",
     seed,
     data=setup.info["data_fingerprint"],
-    model=setup.info["model"]["sha256"],
+    model=setup.info["model"],
     parents=(setup, start),
-    parameters=dict(grpo_cap_hours=grpo_cap_hours, judged_split=judged_split),
+    parameters=dict(
+        judged_split=judged_split,
+        start_weights=start.checkpoints["weights_sha256"].iloc[-1],
+        reward=rewards.formula(),
+        grpo_cap_hours=grpo_cap_hours,
+        vllm_memory_share=vllm_memory_share,
+    ),
     trainer=("GRPOConfig", config),
 )
 
@@ -105,50 +105,41 @@ def reward(completions, gold, text, **_):
     return [rewards.reward(c[0]["content"], g, t) for c, g, t in zip(completions, gold, text, strict=True)]
 
 
+def prompt_row(document):
+    """What GRPOTrainer gets: the chat prompt, and the columns that the reward reads."""
+    gold = {field: document[field] for field in data.FIELDS}
+    prompt = data.messages(document, given["instruction"])
+    return dict(prompt=prompt, id=document["id"], text=document["text"], gold=gold)
+
+
 # %% [markdown]
 # ## Train
 
 # %%
 if run.live:
-    import torch
     from datasets import Dataset
     from transformers import set_seed
     from trl import GRPOConfig, GRPOTrainer
 
-    evaluate.require(given["engine"])
-    splits = records.splits(setup)
+    decode.require(given["engine"])
+    splits, other_runs = records.splits(setup), records.pinned_runs(profile)
     clock = run.start_clock()
     if not run.trained:
         with clock.phase("model_load"):
-            tokenizer = evaluate.load_tokenizer(ROOT / given["base"])
-            policy = evaluate.load_policy(ROOT / given["base"], start.weights, given["dtype"], trainable=True)
+            tokenizer = decode.load_tokenizer(ROOT / given["base"])
+            policy = decode.load_policy(ROOT / given["base"], start.weights, given["dtype"], trainable=True)
         with clock.phase("engine_start" if config["use_vllm"] else "trainer_setup"):
             trainer = GRPOTrainer(
                 model=policy,
                 reward_funcs=reward,
                 args=GRPOConfig(
-                    output_dir=run.folder,
-                    bf16=given["dtype"] == "bfloat16",
-                    use_cpu=not torch.cuda.is_available(),
-                    dataloader_pin_memory=torch.cuda.is_available(),
-                    report_to="none",
-                    disable_tqdm=True,
                     vllm_gpu_memory_utilization=vllm_memory_share,
                     vllm_max_model_length=given["context_tokens"],
                     chat_template_kwargs=data.CHAT,
+                    **run.machine(given["dtype"]),
                     **config,
                 ),
-                train_dataset=Dataset.from_list(
-                    [
-                        dict(
-                            prompt=data.messages(d, given["instruction"]),
-                            id=d["id"],
-                            text=d["text"],
-                            gold={f: d[f] for f in data.FIELDS},
-                        )
-                        for d in splits["pool"]
-                    ]
-                ),
+                train_dataset=Dataset.from_list([prompt_row(d) for d in splits["pool"]]),
                 processing_class=tokenizer,
             )
             set_seed(seed)  # the colocated engine seeds itself with 0 whatever the run's seed is
@@ -158,7 +149,7 @@ if run.live:
         trainer.train(resume_from_checkpoint=run.resume_from())
         run.mark_trained()
         del trainer, policy
-    grpo.check_seeds_differ(run, records.pinned_runs(profile))
+    grpo.check_seeds_differ(run, other_runs)
     predictions, checkpoints = evaluate.checkpoints(
         run, dict(run.checkpoints()), splits[judged_split], given["instruction"], **generation
     )
@@ -168,8 +159,6 @@ if run.live:
         steps=runs.logged_steps(run.folder).merge(grpo.step_counts(rollouts), on="step", validate="1:1"),
         tables=dict(predictions=predictions, checkpoints=checkpoints, rollouts=rollouts),
         facts=dict(pool=len(splits["pool"])),
-        data_fingerprint=setup.info["data_fingerprint"],
-        model=setup.info["model"],
     )
 record = run.record
 

@@ -68,9 +68,6 @@ def test_a_resumed_run_bills_its_first_part_once_and_lost_work_not_at_all(tmp_pa
     first.savepoint(tmp_path / "checkpoint-1" / "clock.json", step=1)
     ticking(4)
     first.cut(2)  # step 2 is done, and then the process is killed: its work is lost
-    with open(tmp_path / "phases.jsonl", "a") as file:
-        file.write('{"attempt": 0, "step": 3, "pha')  # killed while writing
-
     rows = json.loads((tmp_path / "checkpoint-1" / "clock.json").read_text())["rows"]
     ticking(1000)  # the time between the attempts is nobody's
     second = clock.Clock(tmp_path, rows)
@@ -87,3 +84,49 @@ def test_a_resumed_run_bills_its_first_part_once_and_lost_work_not_at_all(tmp_pa
     assert by_kind["setup"] == 10 and by_kind["train"] == 3 + 5
     assert second.billed_s == 18 == table.loc[table["billed"], "host_s"].sum()
     assert table.loc[table["billed"] & (table["step"] == 2), "attempt"].tolist() == [1]
+
+
+def test_a_second_resume_does_not_bill_what_the_first_one_lost(tmp_path, ticking):
+    """Two kills: 1 s kept, 10 s lost, 2 s kept, 20 s lost, 4 s kept."""
+    rows, lost = 0, {0: 10, 1: 20}
+    for attempt, kept in enumerate((1, 2, 4)):
+        cost = clock.Clock(tmp_path, rows)
+        cost.start()
+        cost.training = True
+        ticking(kept)
+        (tmp_path / f"checkpoint-{attempt + 1}").mkdir()
+        path = tmp_path / f"checkpoint-{attempt + 1}" / "clock.json"
+        cost.savepoint(path, step=attempt + 1)
+        rows = json.loads(path.read_text())["rows"]
+        if attempt in lost:
+            ticking(lost[attempt])
+            cost.cut(attempt + 2)
+    assert [json.loads((tmp_path / f"checkpoint-{n}" / "clock.json").read_text())["billed_s"] for n in (1, 2, 3)] == [
+        1,
+        3,
+        7,
+    ]
+    assert clock.ledger(tmp_path).groupby("kind")["host_s"].sum().to_dict() == {"train": 7, "lost": 30}
+    assert clock.last_step(tmp_path) == 3
+
+
+def test_what_happens_inside_an_evaluation_is_evaluation(tmp_path, ticking):
+    cost = clock.Clock(tmp_path)
+    cost.start()
+    with cost.phase("evaluation"):
+        with cost.phase("forward_grad"):
+            ticking(3)
+        ticking(1)
+    assert clock.ledger(tmp_path)[["phase", "host_s"]].values.tolist()[0] == ["evaluation", 4]
+    cost.billing = False  # the last weights are on disk
+    ticking(2)
+    cost.cut(None)
+    assert cost.billed_s == 0 and clock.ledger(tmp_path)["host_s"].sum() == 6
+
+
+def test_a_line_that_a_kill_cut_short_is_dropped_before_the_next_append(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "lo')
+    clock.repair(path)
+    clock.append(path, {"step": 2})
+    assert clock.read_lines(path) == [{"step": 1}, {"step": 2}]

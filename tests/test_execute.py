@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
-from lib import execute, params
+from lib import execute, params, provenance
 from lib.paths import ROOT
 
 DECLARED = """profile: str = "p"  # name
@@ -140,6 +141,65 @@ def test_command_runs_nothing_on_a_wrong_parameter(tmp_path):
     assert not out.exists()
 
 
+def test_seeds_of_the_study(folders, write_notebook):
+    write_notebook("03_all", 'profile: str = "p"\nseeds: list = [0]')
+    profile(folders, "seeds: [0, 1]\n")
+    assert params.effective("03_all", "p", **folders)["seeds"] == [0, 1]
+    assert params.effective("03_all", "p", seeds=[2], **folders)["seeds"] == [2]
+    assert "seeds" not in params.effective("02_two", "p", seeds=[2], **folders)
+
+
+# ------------------------------------------------------------------------------------------------- other parameters
+
+
+@pytest.fixture
+def finished(tmp_path, monkeypatch):
+    """Folder `runs`, in which profile `smoke` has two pinned runs, and what the executor was called with."""
+    runs, calls = tmp_path / "runs", []
+    monkeypatch.setattr(execute, "RUNS", runs)
+    monkeypatch.setattr(execute, "execute", lambda stage, parameters, out: calls.append((stage, parameters)))
+    (runs / "smoke" / "pins").mkdir(parents=True)
+    for name in ("setup", "start-s0"):
+        (runs / "smoke" / "pins" / f"{name}.json").write_text(name)
+    return runs, calls
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_other_parameters_leave_the_profile_alone(finished, tmp_path):
+    runs, calls = finished
+    before = contents(runs / "smoke")
+    stale = runs / "smoke-aside" / "pins" / "start-s0.json"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("of an earlier execution")
+    command = ["02_dpo", "--profile", "smoke", "--seed", "0", "--out", str(tmp_path / "out.ipynb")]
+    execute.main([*command, "-p", "dpo_beta", "0.3"])
+    (stage, parameters), name = calls[0], "smoke-aside"
+    assert (stage, parameters["profile"], parameters["dpo_beta"]) == ("02_dpo", name, 0.3)
+    assert contents(runs / name / "pins") == contents(runs / "smoke" / "pins")
+    assert contents(runs / "smoke") == before
+    execute.main(command)
+    assert calls[1][1]["profile"] == "smoke"
+
+
+def test_other_parameters_need_finished_runs_and_another_place(finished, tmp_path, capsys):
+    runs, calls = finished
+    command = ["02_dpo", "--profile", "smoke", "-p", "dpo_beta", "0.3", "--out"]
+    kept = runs / "smoke" / "notebooks" / "02_dpo-s0.ipynb"
+    kept.parent.mkdir()
+    kept.write_text("the book's")
+    with pytest.raises(SystemExit):
+        execute.main([*command, str(kept)])
+    assert "write outside runs/smoke" in capsys.readouterr().err and kept.exists()
+    for pin in (runs / "smoke" / "pins").iterdir():
+        pin.unlink()
+    with pytest.raises(SystemExit, match="make 01_sft PROFILE=smoke first"):
+        execute.main([*command, str(tmp_path / "out.ipynb")])
+    assert calls == []
+
+
 # ------------------------------------------------------------------------------------------------- execution
 
 
@@ -164,6 +224,58 @@ def test_modules_that_a_notebook_depends_on(tmp_path, write_notebook):
     rule, *empty = execute._dependencies(tmp_path / "out.ipynb", path).splitlines()
     assert rule == f"{tmp_path / 'out.ipynb'}: src/lib/params.py src/lib/paths.py"  # paths: imported by params
     assert empty == ["src/lib/params.py:", "src/lib/paths.py:"]
+
+
+@pytest.fixture
+def library(tmp_path, write_notebook, monkeypatch):
+    """A library of four modules, and a stage that imports them: data directly and through runs, plots and a helper."""
+    modules = {"data": "", "runs": "def f():\n    from lib import data", "plots": "import lib.paint", "paint": ""}
+    for name, text in {**modules, "unused": ""}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    write_notebook("01_one", DECLARED, "from lib import plots, runs")
+    monkeypatch.setattr(provenance, "LIBRARY", tmp_path)
+    monkeypatch.setattr(provenance, "NOTEBOOKS", tmp_path / "notebooks")
+    provenance.source_sha256.cache_clear()
+    yield tmp_path
+    provenance.source_sha256.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "edited, changes",
+    [
+        ("notebooks/01_one.py", True),
+        ("runs.py", True),
+        ("data.py", True),
+        ("plots.py", False),  # draws only
+        ("paint.py", False),  # imported by plots alone
+        ("unused.py", False),
+    ],
+)
+def test_source_of_a_stage(library, edited, changes):
+    names = [path.name for path in provenance.modules(library / "notebooks" / "01_one.py")]
+    assert names == ["data.py", "paint.py", "plots.py", "runs.py"]
+    stage, whole = provenance.source_sha256("01_one"), provenance.source_sha256()
+    (library / edited).write_text((library / edited).read_text() + "\n# edited\n")
+    provenance.source_sha256.cache_clear()
+    assert (provenance.source_sha256("01_one") != stage) is changes
+    assert provenance.source_sha256() != whole
+    with pytest.raises(FileNotFoundError):
+        provenance.source_sha256("02_two")
+
+
+def test_device_counts_the_visible_ones_and_names_the_first(monkeypatch):
+    cuda = types.SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        get_device_name=lambda number: f"GPU {number}",
+        get_device_properties=lambda number: types.SimpleNamespace(uuid=f"0000-{number}"),
+    )
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(provenance, "_driver", lambda: "1.2")
+    expected = {"kind": "cuda", "name": "GPU 0", "count": 2, "uuid": "GPU-0000-0", "driver": "1.2"}
+    assert provenance.device.__wrapped__() == expected
+    cuda.get_device_properties = lambda number: types.SimpleNamespace()  # an older torch
+    assert provenance.device.__wrapped__()["uuid"] is None
 
 
 FAILURES = {

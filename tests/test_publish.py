@@ -20,6 +20,7 @@ INFO = {
     ],
     "commit": "0123456789abcdef-dirty",
     "versions": {"torch": "2.13.0", "trl": "1.16.0", "vllm": None},
+    "stage": "02_dpo",
     "source_sha256": "old",
 }
 
@@ -99,10 +100,10 @@ def test_scrub_refuses_an_error():
 
 
 def test_banner_names_device_date_commit_versions_and_changed_code():
-    text = publish.banner([INFO], "new")
+    text = publish.banner([INFO], {"02_dpo": "new"}.get)
     for part in ("`dpo-s0`", "A GPU", "2026-01-02", "`0123456789-dirty`", "torch 2.13.0, trl 1.16.0", "changed since"):
         assert part in text
-    assert "changed since" not in publish.banner([INFO], "old") and "vllm" not in text
+    assert "changed since" not in publish.banner([INFO], {"02_dpo": "old"}.get) and "vllm" not in text
 
 
 def test_announcement():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lib import audit, records, runs
+from lib import records, runs
 from lib.records import Record
 
 
@@ -47,7 +47,7 @@ def test_what_makes_a_run_another_one(wanted, named):
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    for module in (runs, records, audit):
+    for module in (runs, records):
         for name in ("RUNS", "RESULTS"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, tmp_path / name.lower())
@@ -58,7 +58,9 @@ def places(tmp_path, monkeypatch):
 
 
 def open_dpo(pairs=4):
-    return runs.open_run("02_dpo", "p", "dpo", 0, data="d", model="m", parameters={"pairs": pairs})
+    return runs.open_run(
+        "02_dpo", "p", "dpo", 0, data="d", model={"name": "m", "sha256": "m"}, parameters={"pairs": pairs}
+    )
 
 
 def put_record(folder, pairs=4):

@@ -1,4 +1,4 @@
-"""Checks on records: `python -m lib.audit record PROFILE | verify | replay PROFILE RUN STEPS`."""
+"""Checks on records: `python -m lib.audit record PROFILE SEED... | verify | replay PROFILE RUN STEPS`."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, evaluate, grpo, params, records, runs
+from lib import clock, data, evaluate, grpo, params, records, rewards, runs
 from lib.paths import RESULTS, RUNS
 
 STAGES = {"start": "01_sft", "sft": "01_sft", "dpo": "02_dpo", "grpo": "03_grpo"}
@@ -17,11 +17,32 @@ STAGES = {"start": "01_sft", "sft": "01_sft", "dpo": "02_dpo", "grpo": "03_grpo"
 REPLAY_TOLERANCE = 0.05
 
 
-def record(profile: str) -> list[str]:
-    """Copy this copy's finished, pinned runs of a profile to book/results and return their names."""
-    found = [r for r in records.pinned_runs(profile) if r.folder.is_relative_to(RUNS)]
+def record(profile: str, seeds: list[int]) -> list[str]:
+    """Copy this copy's finished, pinned runs of a profile, of these seeds, to book/results and return their names.
+
+    Raises FileNotFoundError where there is none, and ValueError, before anything is copied, for a run that is not
+    finished, is another profile's, or does not verify.
+    """
+    pinned = [run for run in records.pinned_runs(profile) if run.seed is None or run.seed in seeds]
+    found = [run for run in pinned if run.folder.is_relative_to(RUNS)]
     if not found:
-        raise FileNotFoundError(f"no live finished run of profile {profile} in {records.shown(RUNS / profile)}")
+        what = f"seeds {', '.join(map(str, seeds))} of profile {profile}"
+        raise FileNotFoundError(f"no live finished run of {what} in {records.shown(RUNS / profile)}")
+    ids = {run.name: run.info["id"] for run in pinned}
+    for run in found:
+        wrong = [
+            f"{key} is {run.info[key]!r}, expected {expected!r}"
+            for key, expected in (("status", "finished"), ("profile", profile), ("run", run.folder.parent.name))
+            if run.info[key] != expected
+        ]
+        wrong += [
+            f"it began from another {name} than the pinned one"
+            for name, parent_id in run.info["parents"].items()
+            if ids.get(name) != parent_id
+        ]
+        wrong += problems(run)
+        if wrong:
+            raise ValueError(f"{records.shown(run.folder)} is not recorded:\n  " + "\n  ".join(wrong))
     for run in found:
         target = RESULTS / profile / run.name
         temporary = target.with_name(target.name + ".part")
@@ -33,23 +54,16 @@ def record(profile: str) -> list[str]:
 
 
 def problems(run: records.Record) -> list[str]:
-    """Everything in a record that does not follow from its own files, one line each (empty: it verifies)."""
-    found = []
-    for name, sha256 in run.info["files"].items():
-        path = run.folder / name
-        if not path.exists():
-            found.append(f"{name} is missing")
-        elif records.file_sha256(path) != sha256:
-            found.append(f"{name} is not the file that run.json names (sha256)")
-    extra = {str(p.relative_to(run.folder)) for p in run.folder.rglob("*") if p.is_file()} - {
-        *run.info["files"],
-        "run.json",
-    }
-    found += [f"{name} is not named in run.json" for name in sorted(extra)]
+    """Everything in a record that does not follow from its own files, one line each (empty: it verifies).
+
+    Raises FileNotFoundError, KeyError or ValueError for a folder that is no whole record.
+    """
+    found = _file_problems(run)
     if found:
         return found  # what follows would only repeat it
     if run.info["id"] != runs.digest(run.info["identity"]):
         found.append("id is not the sha256 of identity")
+    found += _judgement_problems(run.predictions, "predictions")
     for row in run.checkpoints.to_dict("records"):
         counted = evaluate.count(run.predictions[run.predictions["step"] == row["step"]])
         found += [
@@ -57,38 +71,94 @@ def problems(run: records.Record) -> list[str]:
             for k, v in counted.items()
             if row[k] != v
         ]
-    by_kind = run.phases.groupby("kind")["host_s"].sum()
-    sums = {"billed_s": by_kind.get("train", 0.0) + by_kind.get("setup", 0.0), "train_s": by_kind.get("train", 0.0)}
-    for key, seconds in sums.items():
-        if abs(run.info[key] - seconds) > 1e-6 * max(1.0, seconds):
-            found.append(f"{key} is {run.info[key]}, phases give {seconds}")
-    latest = run.checkpoints["billed_s"].max()
-    if latest > run.info["billed_s"] * (1 + 1e-9):
-        found.append(f"a checkpoint was billed {latest} s, more than the run's {run.info['billed_s']} s")
+    found += _bill_problems(run)
+    if run.arm == "start":  # the arms begin from these weights
+        judged = run.checkpoints["weights_sha256"].iloc[-1]
+        if evaluate.weights_sha256(run.weights) != judged:
+            found.append(f"weights are not those of the last checkpoint (sha256 {judged[:12]})")
     if run.has("rollouts"):
+        found += _judgement_problems(run.rollouts, "rollouts")
         counted = grpo.step_counts(run.rollouts).set_index("step")
         steps = run.steps.set_index("step")
         means = run.rollouts.groupby("step")["reward"].mean()
         if not counted.index.equals(steps.index):
             found.append("rollouts and steps do not have the same steps")
         else:
-            found += [f"steps.{c} is not what the rollouts give" for c in counted if not counted[c].equals(steps[c])]
+            both = counted.columns.intersection(steps.columns)  # an older record has fewer counts
+            found += [f"steps.{c} is not what the rollouts give" for c in both if not counted[c].equals(steps[c])]
             if (means - steps["reward"]).abs().max() > 1e-4:
                 found.append("steps.reward is not the mean of the rollouts' rewards")
+    return found
+
+
+def _file_problems(run):
+    """Files that are missing, changed, or not named in run.json."""
+    found = []
+    for name, sha256 in run.info["files"].items():
+        path = run.folder / name
+        if not path.exists():
+            found.append(f"{name} is missing")
+        elif records.file_sha256(path) != sha256:
+            found.append(f"{name} is not the file that run.json names (sha256)")
+    present = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
+    found += [f"{name} is not named in run.json" for name in sorted(present - {*run.info["files"], "run.json"})]
+    return found
+
+
+def _judgement_problems(table, name):
+    """Verdicts that do not fit each other, the values, or `valid` and `exact`. Without the gold labels nobody can tell
+    whether a value is right, but null is never wrong or spurious, and a value never missing."""
+    verdicts = table[[f"{field}_verdict" for field in data.FIELDS]].set_axis(data.FIELDS, axis=1)
+    null = table[list(data.FIELDS)].isna()
+    valid = table["valid"].astype(bool)
+    rules = {
+        "a verdict that is none": ~verdicts.isin(rewards.VERDICTS).all(axis=1),
+        "a valid answer with an invalid field": valid & (verdicts == "invalid").any(axis=1),
+        "an invalid answer with a judged field": ~valid & (verdicts != "invalid").any(axis=1),
+        "an invalid answer with a value": ~valid & ~null.all(axis=1),
+        "a missing field with a value": ((verdicts == "missing") & ~null).any(axis=1),
+        "a wrong or spurious field without a value": (verdicts.isin(["wrong", "spurious"]) & null).any(axis=1),
+    }
+    if "exact" in table:
+        rules["exact is not what the five verdicts give"] = table["exact"].astype(bool) != (verdicts == "right").all(
+            axis=1
+        )
+    return [f"{name}: {what}, in {bad.sum()} rows" for what, bad in rules.items() if bad.any()]
+
+
+def _bill_problems(run):
+    """Seconds in run.json that are not the sums of the phases, and checkpoints billed more than the run."""
+    found = []
+    by_kind = run.phases.groupby("kind")["host_s"].sum()
+    kinds = {"billed_s": ["train", "setup"], "train_s": ["train"]}
+    kinds |= {f"{kind}_s": [kind] for kind in ("evaluation", "resume", "lost")}
+    for key, summed in kinds.items():
+        seconds = sum(by_kind.get(kind, 0.0) for kind in summed)
+        if abs(run.info[key] - seconds) > 1e-6 * max(1.0, seconds):
+            found.append(f"{key} is {run.info[key]}, phases give {seconds}")
+    latest = run.checkpoints["billed_s"].max()
+    if latest > run.info["billed_s"] * (1 + 1e-9):
+        found.append(f"a checkpoint was billed {latest} s, more than the run's {run.info['billed_s']} s")
     return found
 
 
 def verify() -> int:
     """Check every recorded run and its parents; prints a line a run and returns the number of failures."""
     failures = 0
-    folders = sorted(path.parent for path in RESULTS.glob("*/*/run.json"))
+    folders = sorted(path for path in RESULTS.glob("*/*") if path.is_dir())
+    if not folders:
+        print(f"no recorded runs in {records.shown(RESULTS)}: nothing to verify")
     for folder in folders:
-        run = records.load(folder)
-        found = problems(run)
-        for name, parent_id in run.info["parents"].items():
-            parent = folder.parent / name / "run.json"
-            if not parent.exists() or json.loads(parent.read_text())["id"] != parent_id:
-                found.append(f"parent {name} with id {parent_id[:12]} is not recorded beside it")
+        try:
+            run = records.load(folder)
+            found = problems(run)
+        except (OSError, ValueError, KeyError) as error:  # not readable as a record
+            found = [f"{type(error).__name__}: {error}"]
+        else:
+            for name, parent_id in run.info["parents"].items():
+                parent = folder.parent / name / "run.json"
+                if not parent.exists() or json.loads(parent.read_text())["id"] != parent_id:
+                    found.append(f"parent {name} with id {parent_id[:12]} is not recorded beside it")
         print(f"{records.shown(folder)}: {'ok' if not found else 'DOES NOT VERIFY'}")
         for line in found:
             print(f"  {line}")
@@ -131,11 +201,14 @@ def replay(profile: str, name: str, steps: int) -> int:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["record", profile]:
-            print(f"recorded: {', '.join(record(profile))}")
+        case ["record", profile, *seeds] if seeds and all(seed.isdigit() for seed in seeds):
+            try:
+                print(f"recorded: {', '.join(record(profile, [int(seed) for seed in seeds]))}")
+            except (OSError, RuntimeError, ValueError) as error:
+                sys.exit(str(error))
         case ["verify"]:
             sys.exit(verify() > 0)
         case ["replay", profile, name, steps] if steps.isdigit() and int(steps) > 0:
             sys.exit(replay(profile, name, int(steps)))
         case _:
-            sys.exit("usage: python -m lib.audit record PROFILE | verify | replay PROFILE RUN STEPS")
+            sys.exit("usage: python -m lib.audit record PROFILE SEED... | verify | replay PROFILE RUN STEPS")

@@ -41,6 +41,13 @@ def read_lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in complete.splitlines() if line]
 
 
+def repair(path: Path) -> None:
+    """Drop a last line that a kill cut short, so that the next append starts a line of its own."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text("".join(json.dumps(row) + "\n" for row in read_lines(path)))
+    os.replace(temporary, path)
+
+
 def write_json(path: Path, value) -> None:
     """Write JSON so that the file is either the old or the new one, never half of it."""
     temporary = path.with_name(path.name + ".part")
@@ -58,15 +65,14 @@ class Clock:
     def __init__(self, folder: Path, kept_rows: int = 0):
         self.path = folder / "phases.jsonl"
         self.attempts_path = folder / "attempts.jsonl"
-        rows = read_lines(self.path)
-        if self.path.exists():  # drop a half-written last line, so that the next append starts a line of its own
-            self.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rows = read_rows(folder)
         self.attempt = len(read_lines(self.attempts_path))
         self.kept_rows = kept_rows
         self.billed_s = sum(r["host_s"] for r in rows[:kept_rows] if r["kind"] in ("setup", "train"))
         self.train_s = sum(r["host_s"] for r in rows[:kept_rows] if r["kind"] == "train")
         self._n_rows = len(rows)
         self._done = {r["phase"] for r in rows[:kept_rows] if r["kind"] == "setup"}
+        self.billing = True  # False once the last weights are on disk: what follows is evaluation
         self._stack, self._open, self._events, self._last, self._cuda = [], {}, [], None, None
         self.training = False
 
@@ -89,6 +95,8 @@ class Clock:
     @contextlib.contextmanager
     def phase(self, name: str):
         """Time a block under `name`; nested phases are subtracted from the enclosing one (events too, on CUDA)."""
+        if self._stack and self._stack[-1]["name"] in NOT_BILLED:
+            name = self._stack[-1]["name"]  # a forward pass inside an evaluation is evaluation
         begin = self._event() if self._cuda else None
         started, frame = time.perf_counter(), {"inner": 0.0, "name": name}
         self._stack.append(frame)
@@ -147,19 +155,19 @@ class Clock:
                 self.train_s += host
 
     def _kind(self, name: str, step: int | None) -> str:
-        if name in NOT_BILLED:
+        if name in NOT_BILLED or not self.billing:
             return "evaluation"
         if step is not None:
             return "train"
         # A phase that an earlier attempt already billed is the price of the interruption, not of the method.
         return "resume" if name in self._done else "setup"
 
-    def savepoint(self, path: Path, **facts) -> None:
+    def savepoint(self, path: Path, step: int | None = None) -> None:
         """Mark durable state (a checkpoint, sampled pairs): written last, so that it vouches for the rest."""
-        self.cut(facts.get("step"))
+        self.cut(step)
         with open(self.path, "a") as file:
             os.fsync(file.fileno())
-        write_json(path, {"billed_s": self.billed_s, "train_s": self.train_s, "rows": self._n_rows, **facts})
+        write_json(path, {"billed_s": self.billed_s, "train_s": self.train_s, "rows": self._n_rows, "step": step})
 
     def stop(self) -> None:
         """End this attempt: what follows is not timed."""
@@ -187,7 +195,15 @@ class Clock:
 
             setattr(target, attribute, timed)
 
-        common = {"get_batch_samples": "data", "_clip_grad_norm": "clip", "log": "log", "training_step": "unaccounted"}
+        common = {
+            "get_batch_samples": "data",
+            "_prepare_inputs": "data",
+            "_clip_grad_norm": "clip",
+            "_get_grad_norm": "clip",
+            "floating_point_ops": "bookkeeping",
+            "log": "log",
+            "training_step": "unaccounted",
+        }
         for dotted, name in (common | phases).items():
             *owners, attribute = dotted.split(".")
             target = trainer
@@ -230,19 +246,29 @@ class Clock:
         trainer.add_callback(Boundaries())
 
 
+def read_rows(folder: Path) -> list[dict]:
+    """The rows of `phases.jsonl`; those that a later attempt did not go on from have the kind "lost"."""
+    rows = read_lines(folder / "phases.jsonl")
+    for attempt in read_lines(folder / "attempts.jsonl"):
+        if "kept_rows" not in attempt:
+            continue  # the end of an attempt
+        for row in rows[attempt["kept_rows"] :]:
+            if row["attempt"] < attempt["attempt"]:
+                row["kind"] = "lost"
+    return rows
+
+
+def last_step(folder: Path) -> int | None:
+    """Optimizer step of the newest complete checkpoint in a run's folder; None without one."""
+    return max((json.loads(p.read_text())["step"] for p in folder.glob("checkpoint-*/clock.json")), default=None)
+
+
 def ledger(folder: Path) -> pd.DataFrame:
     """All rows of a run as a table: attempt, step, phase, host_s, device_s, calls, kind, billed; lost work marked.
 
     A row is lost when a later attempt resumed from a state that did not hold it.
     """
-    rows = read_lines(folder / "phases.jsonl")
-    for attempt in read_lines(folder / "attempts.jsonl"):
-        if "kept_rows" not in attempt:
-            continue
-        for row in rows[attempt["kept_rows"] :]:
-            if row["attempt"] < attempt["attempt"]:
-                row["kind"] = "lost"
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame(read_rows(folder))
     table["step"] = table["step"].astype("Int64")
     keys = ["attempt", "step", "phase", "kind"]
     table = table.groupby(keys, dropna=False, sort=False).agg(

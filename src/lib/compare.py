@@ -13,6 +13,9 @@ from statsmodels.stats.multitest import multipletests
 
 from lib import cost
 
+# The other pairs that are compared: (left, right, at equal spend, else each at its own end).
+PAIRS = (("sft", "dpo", True), ("grpo", "dpo", True), ("sft", "grpo", False), ("grpo", "dpo", False))
+
 NAMES = {"sft": "continued SFT", "dpo": "DPO", "grpo": "GRPO"}
 LETTERS = {"sft": "A", "dpo": "B", "grpo": "C"}
 
@@ -31,6 +34,15 @@ class Curve(NamedTuple):
     points: pd.DataFrame
     exact_D_C: pd.DataFrame
     end_hours: float
+
+
+def check_judged(runs) -> None:
+    """Raise ValueError unless every record's checkpoints were judged on the held-out documents."""
+    # Records from before the parameter existed lack it; all of those were judged on heldout.
+    judged = {run.name: run.info["parameters"].get("judged_split", "heldout") for run in runs}
+    other = [f"{name} on {split}" for name, split in judged.items() if split != "heldout"]
+    if other:
+        raise ValueError(f"only runs judged on heldout can be compared (judged_split); judged were {', '.join(other)}")
 
 
 def exact_by_document(predictions: pd.DataFrame, step: int, run: str) -> pd.Series:
@@ -127,13 +139,18 @@ def accuracy_within(arm: Curve, budget_hours: float) -> float | None:
     return None if position is None else float(arm.points["accuracy"][position])
 
 
+def mcnemar_between(left: pd.Series, right: pd.Series) -> dict:
+    """McNemar between two bool series indexed by document id: `left_better`, `right_better`, `p`, `mid_p`."""
+    left_only, right_only = discordant(left, right)
+    p, mid_p = mcnemar(left_only, right_only)
+    return {"left_better": left_only, "right_better": right_only, "p": p, "mid_p": mid_p}
+
+
 def mcnemar_at(left: Curve, right: Curve, at_left: int | None, at_right: int | None) -> dict:
     """McNemar between two checkpoints (positions in `points`); all None where one of the arms has ended."""
     if at_left is None or at_right is None:
         return dict.fromkeys(("left_better", "right_better", "p", "mid_p"))
-    better = discordant(left.exact_D_C[at_left], right.exact_D_C[at_right])
-    p, mid_p = mcnemar(*better)
-    return {"left_better": better[0], "right_better": better[1], "p": p, "mid_p": mid_p}
+    return mcnemar_between(left.exact_D_C[at_left], right.exact_D_C[at_right])
 
 
 def at_budgets(left: Curve, right: Curve, budgets_hours: list[float]) -> pd.DataFrame:
@@ -203,43 +220,78 @@ def standard_error(exact: int, n: int) -> float:
     return sqrt(accuracy * (1 - accuracy) / n)
 
 
-def by_seed(texts: dict[int, str]) -> str:
-    """One text a seed, as a phrase: "0.889 (seed 0), 0.886 (seed 1)"."""
-    between = "; " if any("," in text for text in texts.values()) else ", "
-    return between.join(f"{text} (seed {seed})" for seed, text in texts.items())
+def final_table(curves: dict[tuple[str, int], Curve], start_hours: dict[int, float]) -> pd.DataFrame:
+    """Every run at its end, tested against its shared start (left is last, right is start), Holm over all runs.
 
-
-def across_seeds(held: dict[int, bool], yes: str, no: str, unknown: str) -> str:
-    """The sentence that all seeds support: `yes`, `no`, or both with their seeds; `unknown` where none was measured."""
-    if not held:
-        return unknown
-    if len(set(held.values())) == 1:
-        return yes if all(held.values()) else no
-    return by_seed({seed: yes if value else no for seed, value in held.items()})
-
-
-def outcome(held: dict[int, bool]) -> str:
-    """How a statement came out: held, wrong, held in some seeds only, or not measured."""
-    if len(set(held.values())) == 2:
-        return f"held in seed {', '.join(str(seed) for seed, value in held.items() if value)} only"
-    return across_seeds(held, "held", "wrong", "not measured")
-
-
-def verdict(table: pd.DataFrame, left: str, right: str, alpha: float) -> str:
-    """The sentence that a comparison supports; one row a seed, with `left_better`, `right_better`, `p_holm`.
-
-    `left`, `right`: the arms' names in the sentence. Only Holm-adjusted significance makes an arm lead.
+    `best` is the highest checkpoint, picked on the documents that it is scored on. start_hours: by seed.
     """
-    tested = table.dropna(subset=["p_holm"])
-    if tested.empty:
-        return f"At equal spend {left} and {right} could not be compared"
-    left_wins, right_wins = wins(tested, alpha, "p_holm")
-    seeds = f"{len(tested)} of {len(tested)} seeds" if len(tested) > 1 else "the one seed"
-    if left_wins and right_wins:
-        return f"At equal spend the seeds disagree: {left} beats {right} in {left_wins}, loses in {right_wins}"
-    if not left_wins and not right_wins:
-        return f"At equal spend no difference between {left} and {right} is shown, in {seeds}"
-    winner, loser, won = (left, right, left_wins) if left_wins else (right, left, right_wins)
-    if won == len(tested):
-        return f"At equal spend {winner} beats {loser}, in {seeds}"
-    return f"At equal spend {winner} beats {loser} in {won} of {len(tested)} seeds; no difference is shown in the rest"
+    rows = []
+    for (arm, seed), curve in curves.items():
+        points, end = curve.points, len(curve.points) - 1
+        best = points.loc[points["accuracy"].idxmax()]
+        row = {"arm": arm, "seed": seed, "start": points["accuracy"][0], "last": last(curve)}
+        row |= {"best": best["accuracy"], "best_hours": best["hours"], "hours": curve.end_hours}
+        row |= {"from_scratch_hours": curve.end_hours + start_hours[seed]}
+        row |= {"standard_error": standard_error(points["exact"][end], points["n"][end])}
+        rows.append(row | mcnemar_at(curve, curve, end, 0))
+    return add_holm(pd.DataFrame(rows))
+
+
+def equal_spend_table(curves: dict[tuple[str, int], Curve], seeds: list[int]) -> pd.DataFrame:
+    """Continued SFT (left) against GRPO (right) at the ends of all runs of a seed but the longest, Holm over all rows.
+
+    Columns of `at_budgets`, `seed`, and `dpo_accuracy` (missing where DPO was not run or has ended).
+    """
+    tables = []
+    for seed in seeds:
+        own = {arm: curves[arm, seed] for arm in NAMES if (arm, seed) in curves}
+        ends = sorted(curve.end_hours for curve in own.values())[:-1]
+        dpo = [accuracy_within(own["dpo"], hours) if "dpo" in own else None for hours in ends]
+        table = at_budgets(own["sft"], own["grpo"], ends)
+        tables.append(table.assign(seed=seed, dpo_accuracy=pd.Series(dpo, dtype=float)))
+    return add_holm(pd.concat(tables, ignore_index=True))
+
+
+def all_budgets_table(curves: dict[tuple[str, int], Curve], seeds: list[int], alpha: float) -> pd.DataFrame:
+    """At how many of continued SFT's checkpoint budgets it (left) or GRPO (right) is significantly ahead, by seed.
+
+    `compared`: budgets at which both still ran. Wins raw, and with Holm over the budgets of the seed.
+    """
+    rows = []
+    for seed in seeds:
+        sft, grpo = curves["sft", seed], curves["grpo", seed]
+        table = add_holm(at_budgets(sft, grpo, sft.points["hours"][1:].tolist()))
+        row = {"seed": seed, "budgets": len(table), "compared": int(table["p"].notna().sum())}
+        row["left_wins"], row["right_wins"] = wins(table, alpha)
+        row["left_wins_holm"], row["right_wins_holm"] = wins(table, alpha, "p_holm")
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def pairs_table(curves: dict[tuple[str, int], Curve], seeds: list[int]) -> pd.DataFrame:
+    """PAIRS of each seed, at the most that both have spent or (`budget_hours` missing) at their own ends; Holm."""
+    rows = []
+    for seed in seeds:
+        for left, right, equal in PAIRS:
+            if (left, seed) not in curves or (right, seed) not in curves:
+                continue
+            pair = curves[left, seed], curves[right, seed]
+            budget = min(curve.end_hours for curve in pair)
+            at = [newest_within(curve, budget) if equal else len(curve.points) - 1 for curve in pair]
+            row = {"seed": seed, "left": left, "right": right, "budget_hours": budget if equal else None}
+            for side, curve, position in zip(("left", "right"), pair, at, strict=True):
+                row[f"{side}_accuracy"] = curve.points["accuracy"][position]
+            rows.append(row | mcnemar_at(*pair, *at))
+    return add_holm(pd.DataFrame(rows))
+
+
+def reach_table(curves: dict[tuple[str, int], Curve], seeds: list[int], targets: list[float]) -> pd.DataFrame:
+    """What it took to reach and hold both arms' last accuracies, and further `targets` (`of`: whose), by seed."""
+    rows = []
+    for seed in seeds:
+        sft, grpo, dpo = (curves.get((arm, seed)) for arm in ("sft", "grpo", "dpo"))
+        asked = [("C's last", last(grpo)), ("A's last", last(sft)), *(("asked for", target) for target in targets)]
+        for of, target in asked:
+            row = {"seed": seed, "of": of} | reach_row(sft, grpo, target) | {"sft_end_hours": sft.end_hours}
+            rows.append(row | {"dpo_hours": reach_and_hold(dpo, target) if dpo else None})
+    return pd.DataFrame(rows)

@@ -141,3 +141,60 @@ def avoidable(phases: pd.DataFrame, steps: pd.DataFrame, billed_s: float) -> dic
         trained_s = by_step["forward_grad"] + by_step["backward"]
         shares["constant"] = float((trained_s * constant).sum() / billed_s)
     return shares
+
+
+def attempts(runs) -> pd.DataFrame:
+    """How each run came about: `run`, `device`, `attempts`, `interrupted`, and its seconds by kind.
+
+    `resume_s` (second loads) and `lost_s` (work since the last checkpoint before an interruption) are not billed.
+    """
+    rows = []
+    for run in runs:
+        status = [attempt["status"] for attempt in run.info["attempts"]]
+        device = run.info["device"]
+        row = {"run": run.name, "device": (f"{device['count']} x " if device["count"] > 1 else "") + device["name"]}
+        row |= {"attempts": len(status), "interrupted": status.count("interrupted")}
+        rows.append(row | {key: run.info[key] for key in ("billed_s", "evaluation_s", "resume_s", "lost_s")})
+    return pd.DataFrame(rows)
+
+
+def setting(run, parameter: str):
+    """The value that a run took for a notebook parameter, such as `dpo_learning_rate`; None if its record has none."""
+    settings = run.info["parameters"] | run.info["trainer"]
+    return settings.get(parameter, settings.get(parameter.removeprefix(f"{run.arm}_")))
+
+
+def tried(trials: pd.DataFrame, runs: dict) -> pd.DataFrame:
+    """Trials with `best` (most exact at the last checkpoint, of its arm and parameter) and `used`, by the recorded run.
+
+    trials: rows of trials.csv: `arm`, `parameter`, `value`, `exact`, ... runs: one record an arm (and "start").
+    """
+    best = trials.groupby(["arm", "parameter"])["exact"].transform("max")
+    used = [
+        setting(runs.get("start" if row.parameter.startswith("start_") else row.arm), row.parameter) == row.value
+        for row in trials.itertuples()
+    ]
+    return trials.assign(best=trials["exact"] == best, used=used)
+
+
+def tuning(trials: pd.DataFrame | None, runs: dict, published: dict[str, float], names: dict[str, str]) -> str:
+    """How the arms' learning rates came about, as a phrase; trials as from `tried`, or None if none is recorded.
+
+    runs: one record an arm. published: the study's learning rate of each arm. names: the arms' names in the phrase.
+    """
+    texts = {}
+    for arm in (arm for arm in names if arm in runs):
+        parameter = f"{arm}_learning_rate"
+        value = setting(runs[arm], parameter)
+        rows = None if trials is None else trials[trials["parameter"] == parameter]
+        if rows is None or rows.empty:
+            texts[arm] = "not tuned: it is the published value" if value == published[arm] else "not tuned"
+            continue
+        of = f"{rows['value'].nunique()} values tried on {' and '.join(rows['split'].unique())}"
+        if rows.loc[rows["best"], "used"].any():
+            texts[arm] = f"chosen as best among {of}"
+        else:
+            texts[arm] = f"one of {of}, not the best of them" if rows["used"].any() else f"none of {of}"
+    if len(set(texts.values())) == 1:
+        return f"each learning rate was {next(iter(texts.values()))}"
+    return "; ".join(f"the learning rate of {names[arm]} was {text}" for arm, text in texts.items())

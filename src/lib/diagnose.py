@@ -5,6 +5,7 @@ A column that a run did not log makes its summary missing (NaN), never 0.
 
 import pandas as pd
 
+from lib import compare, grpo
 from lib.data import FIELDS
 
 DPO_MEASURES = ("chosen_logp", "rejected_logp", "chosen_logp_token", "rejected_logp_token", "accuracy")
@@ -15,6 +16,11 @@ MISTAKES = ("missing", "wrong", "spurious")
 def column(steps: pd.DataFrame, name: str) -> pd.Series:
     """A column of the step table; all missing if the run did not log it."""
     return steps[name] if name in steps else pd.Series(float("nan"), index=steps.index)
+
+
+def smooth(table: pd.DataFrame, steps: int) -> pd.DataFrame:
+    """Moving average of every column but `step` over `steps` rows, shorter at the start."""
+    return table.set_index("step").rolling(steps, min_periods=1).mean().reset_index()
 
 
 def tenths(values: pd.Series) -> tuple[float, float, float]:
@@ -39,21 +45,33 @@ def dpo_ends(steps: pd.DataFrame) -> dict:
     return row | {"displaced": fell and rise["accuracy"] > 0 if known else None}
 
 
+def constant_groups(run) -> pd.DataFrame:
+    """A GRPO run's steps, with `zero_variance_all_right` and `zero_variance_all_wrong` counted from its rollouts if it
+    did not log them; without either the columns stay absent.
+    """
+    kinds = ["zero_variance_all_right", "zero_variance_all_wrong"]
+    if set(kinds) <= set(run.steps.columns) or not run.has("rollouts"):
+        return run.steps
+    return run.steps.merge(grpo.step_counts(run.rollouts)[["step", *kinds]], on="step", how="left", validate="1:1")
+
+
 def group_signal(steps: pd.DataFrame) -> dict:
     """GRPO's signal: zero-variance groups and entropy (nats per token) by tenths, and steps that moved nothing.
 
-    `zero_*`: share of groups whose rollouts all got one reward. `gradient_zero`: share of steps with gradient norm
-    exactly 0. `all_right`, `all_wrong`: share of groups whose every rollout is an exact record, or none is.
+    `zero_*`: share of groups whose rollouts all got one reward. Of these groups, `constant_right` and `constant_wrong`:
+    the shares whose every rollout is an exact record, or none is. `gradient_zero`: share of steps with gradient norm
+    exactly 0.
     """
-    groups = column(steps, "groups")
-    constant = column(steps, "zero_variance_groups") / groups
-    row = {"zero_all": constant.mean()}
-    row["zero_first"], row["zero_middle"], row["zero_last"] = tenths(constant)
+    constant = column(steps, "zero_variance_groups")
+    share = constant / column(steps, "groups")
+    row = {"zero_all": share.mean()}
+    row["zero_first"], row["zero_middle"], row["zero_last"] = tenths(share)
     row["entropy_first"], _, row["entropy_last"] = tenths(column(steps, "entropy"))
     gradient = column(steps, "grad_norm")
     row["gradient_zero"] = float((gradient == 0).mean()) if gradient.notna().all() else float("nan")
     for which in ("right", "wrong"):
-        row[f"all_{which}"] = (column(steps, f"groups_all_{which}") / groups).mean()
+        count = column(steps, f"zero_variance_all_{which}").sum(min_count=len(steps))
+        row[f"constant_{which}"] = count / constant.sum() if constant.sum() else float("nan")
     return row
 
 
@@ -78,6 +96,24 @@ def gold_values(predictions: list[pd.DataFrame], field: str) -> int:
         has_value = verdict.isin(["missing", "wrong"]) | ((verdict == "right") & table[field].notna())
         known |= set(table.loc[has_value, "id"])
     return len(known)
+
+
+def answered_null(predictions: pd.DataFrame, step: int, run: str) -> pd.Series:
+    """Whether a document has a field answered null where gold has a value, at one checkpoint; index: document id."""
+    verdicts = [f"{field}_verdict" for field in NULLABLE]
+    rows = predictions[predictions["step"] == step]
+    if rows.empty:
+        raise ValueError(f"{run}: predictions.parquet has no rows of step {step}")
+    return (rows.set_index("id")[verdicts] == "missing").any(axis=1)
+
+
+def null_test(start, run) -> dict:
+    """Exact test between a run's last checkpoint (left) and its start's (right): documents with a wrong null.
+
+    `left_better`, `right_better`: documents that only this side answered null where gold has a value.
+    """
+    last = [(r.predictions, r.checkpoints["step"].max(), r.name) for r in (run, start)]
+    return compare.mcnemar_between(*(answered_null(*checkpoint) for checkpoint in last))
 
 
 def null_checkpoints(start: pd.DataFrame, own: pd.DataFrame) -> list[dict]:
@@ -110,13 +146,3 @@ def mistakes(checkpoint: pd.Series) -> dict:
         "invalid": int(checkpoint["n"] - checkpoint["valid"]),
         "places_share": places / total if total else None,
     }
-
-
-def disagreements(run) -> list[str]:
-    """Checkpoints whose exact count is not the one that the predictions give, as readable lines."""
-    recounted = run.predictions.groupby("step")["exact"].sum()
-    return [
-        f"{run.name} step {row.step}: {row.exact} exact in checkpoints, {recounted.get(row.step)} in predictions"
-        for row in run.checkpoints.itertuples()
-        if recounted.get(row.step) != row.exact
-    ]

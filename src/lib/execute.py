@@ -1,17 +1,19 @@
 """Executes one notebook: `python -m lib.execute 02_dpo --profile laptop --seed 1 [-p name value]... --out FILE.ipynb`.
 
+With -p, the profile's own runs stay as they are: what the notebook trains goes to runs/<profile>-aside.
+
 Beside FILE.ipynb it leaves two small files for the Makefile: FILE.d, the modules that the notebook imports, and
 FILE.used, the sha256 of every record file that it showed. FILE.ipynb is there only after a whole, clean execution.
 """
 
 import argparse
-import ast
 import contextlib
 import hashlib
 import json
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -19,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from lib import params
+from lib import params, provenance
 from lib.paths import NOTEBOOKS, ROOT, RUNS
 
 
@@ -184,24 +186,27 @@ def _used(profile, runs):
 
 def _dependencies(out, source):
     """A Makefile rule: the executed notebook depends on every module of src/lib that it imports, directly or not."""
-    library = ROOT / "src" / "lib"
-    found, queue = set(), [source]
-    while queue:
-        for node in ast.walk(ast.parse(queue.pop().read_text(encoding="utf8"))):
-            names = []
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            for name in names:
-                parts = name.split(".")
-                path = library / f"{parts[1]}.py" if parts[0] == "lib" and len(parts) > 1 else None
-                if path and path.exists() and path not in found:
-                    found.add(path)
-                    queue.append(path)
-    modules = sorted(_relative(path) for path in found)
+    modules = [_relative(path) for path in provenance.modules(source)]
     missing_ok = "".join(f"{module}:\n" for module in modules)  # a module removed later is no error
     return f"{_relative(out)}: {' '.join(modules)}\n{missing_ok}"
+
+
+def aside(stage, profile):
+    """Name of the scratch profile for runs under other parameters, <profile>-aside, with a copy of the profile's pins.
+
+    So a stage finds what it starts from (setup, shared start) where the profile has it, and trains in a folder apart.
+    Raises params.ParameterError when the profile has nothing to start from.
+    """
+    name = f"{profile}-aside"
+    source, target = RUNS / profile / "pins", RUNS / name / "pins"
+    if stage != params.stages()[0] and not any(source.glob("*.json")):
+        raise params.ParameterError(
+            f"profile {profile} has no finished runs to start from in this copy: make 01_sft PROFILE={profile} first"
+        )
+    shutil.rmtree(target, ignore_errors=True)
+    if source.exists():
+        shutil.copytree(source, target)
+    return name
 
 
 def _relative(path):
@@ -213,15 +218,29 @@ def main(arguments=None):
     parser.add_argument("stage", help="name of a notebook, such as 02_dpo")
     parser.add_argument("--profile", required=True, help="name of a file in notebooks/profiles")
     parser.add_argument("--seed", type=int, help="random seed, for the notebooks that have one")
-    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="set a parameter")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", help="all seeds of the study, for the notebook that compares them"
+    )
+    parser.add_argument(
+        "-p",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        help="set a parameter; its runs go to runs/PROFILE-aside",
+    )
     parser.add_argument("--out", required=True, type=Path, help="where to write the executed notebook")
     options = parser.parse_args(arguments)
+    if options.p and options.out.resolve().is_relative_to(RUNS / options.profile):
+        parser.error(f"--out {options.out}: with -p, write outside runs/{options.profile}, which the book reads")
     label = options.stage if options.seed is None else f"{options.stage}, seed {options.seed}"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the kernel is ended too
     started = time.monotonic()
     try:
-        parameters = params.effective(options.stage, options.profile, options.seed, options.p)
-        print(f"{label}: executing (profile {options.profile})", file=sys.stderr)
+        parameters = params.effective(options.stage, options.profile, options.seed, options.p, options.seeds)
+        if options.p and "profile" in parameters:
+            parameters["profile"] = aside(options.stage, options.profile)
+        print(f"{label}: executing (profile {parameters.get('profile', options.profile)})", file=sys.stderr)
         execute(options.stage, parameters, options.out)
     except params.ParameterError as error:
         options.out.unlink(missing_ok=True)

@@ -4,18 +4,6 @@ from lib import clock
 from lib.data import FIELDS
 from lib.rewards import verdicts
 
-# Private methods of trl 1.16.0 that are timed or observed here; a test pins their signatures.
-WATCHED = (
-    "_generate",
-    "_generate_single_turn",
-    "_generate_and_score_completions",
-    "_calculate_rewards",
-    "_get_per_token_logps_and_entropies",
-    "_prepare_inputs",
-    "compute_loss",
-    "training_step",
-)
-
 
 def phases(trainer) -> dict:
     """The phase of each timed method of a GRPOTrainer, for `Run.watch`."""
@@ -80,30 +68,36 @@ def rollouts(folder):
     """The rollouts table of a run, one row a rollout; a step rolled out twice (an interruption) keeps its last."""
     import pandas as pd
 
-    by_step = {line["step"]: line["rows"] for line in clock.read_lines(folder / "rollouts.jsonl")}
+    last = clock.last_step(folder)  # steps behind the last checkpoint are no part of the run
+    lines = clock.read_lines(folder / "rollouts.jsonl")
+    by_step = {line["step"]: line["rows"] for line in lines if last is None or line["step"] <= last}
     return pd.DataFrame([{"step": step, **row} for step, rows in sorted(by_step.items()) for row in rows])
 
 
 def step_counts(rollouts):
     """What the rollouts of each step say: one row a step.
 
-    Groups are constant by max == min of their rewards (a standard deviation computed in float32 misses some). Counts a
-    field: null_ (answered null), null_expected_ (null is right), wrong_, spurious_, missing_ (verdicts).
+    Groups are constant by max == min of their rewards (a standard deviation computed in float32 misses some). One is
+    all right, all wrong (no rollout exact), or in between. Counts a field: null_ (answered null in valid
+    rollouts), null_expected_ (null in gold, all rollouts), wrong_, spurious_, missing_ (verdicts).
     """
     import pandas as pd
 
     rows = []
     for step, table in rollouts.groupby("step"):
         rewards = table.groupby("group")["reward"].agg(["min", "max"])
+        constant = rewards["min"] == rewards["max"]
         right = (table[[f"{f}_verdict" for f in FIELDS]] == "right").all(axis=1)
         all_right = right.groupby(table["group"]).agg(["min", "max"])
         row = {
             "step": step,
             "rollouts": len(table),
             "groups": len(rewards),
-            "zero_variance_groups": int((rewards["min"] == rewards["max"]).sum()),
+            "zero_variance_groups": int(constant.sum()),
             "groups_all_right": int(all_right["min"].sum()),
             "groups_all_wrong": int((~all_right["max"]).sum()),
+            "zero_variance_all_right": int((constant & all_right["min"]).sum()),
+            "zero_variance_all_wrong": int((constant & ~all_right["max"]).sum()),
             "prompt_tokens": int(table["prompt_tokens"].sum()),
             "completion_tokens": int(table["completion_tokens"].sum()),
         }

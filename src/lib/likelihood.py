@@ -94,6 +94,29 @@ def phases(trainer) -> dict:
     return found | ({"ref_model.forward": "forward_reference"} if trainer.ref_model is not None else {})
 
 
+def restore_policy(trainer, checkpoint: str) -> None:
+    """On resume, put the checkpoint's adapter back into the policy.
+
+    TRL saves the reference as a second adapter in a subfolder, and transformers 5.17 (not 5.24) then restores the
+    subfolders alone: the policy would silently begin again from the shared start.
+    """
+    from pathlib import Path
+
+    from transformers import TrainerCallback
+
+    weights = Path(checkpoint) / "adapter_model.safetensors"
+
+    class Restore(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            from peft import set_peft_model_state_dict
+            from safetensors.torch import load_file
+
+            set_peft_model_state_dict(trainer.model, load_file(weights), adapter_name="default")
+
+    if weights.exists():
+        trainer.add_callback(Restore())
+
+
 def count_completion_tokens(trainer, run) -> None:
     """Keep the completion tokens of each DPO batch in `tokens.jsonl`: TRL logs log-probs as sums only.
 

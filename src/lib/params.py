@@ -83,9 +83,10 @@ def profile_values(profile, profiles=PROFILES):
     return values
 
 
-def effective(stage, profile, seed=None, overrides=(), notebooks=NOTEBOOKS, profiles=PROFILES):
+def effective(stage, profile, seed=None, overrides=(), seeds=None, notebooks=NOTEBOOKS, profiles=PROFILES):
     """What to pass to one notebook: {name: value}. All notebooks are checked against the profile first.
 
+    `seed` and `seeds` go to the notebooks that declare them, in place of the profile's.
     `overrides`: pairs (name, text) from the command line, read as the declared type. Raises ParameterError that
     lists every problem, the nearest names, and the parameters there are.
     """
@@ -105,15 +106,17 @@ def effective(stage, profile, seed=None, overrides=(), notebooks=NOTEBOOKS, prof
         for user in users:
             if problem := _wrong_type(value, declarations[user][name][0]):
                 problems.append(f"{path}: {name} (of notebooks/{user}.py): {problem}")
-    seeds = values.get("seeds", [0])
-    if not (isinstance(seeds, list) and seeds and all(type(s) is int for s in seeds) and len(set(seeds)) == len(seeds)):
-        problems.append(f"{path}: seeds: got {seeds!r}, expected a list of different whole numbers such as [0, 1]")
+    own = values.get("seeds", [0])
+    if not (isinstance(own, list) and own and all(type(s) is int for s in own) and len(set(own)) == len(own)):
+        problems.append(f"{path}: seeds: got {own!r}, expected a list of different whole numbers such as [0, 1]")
 
     passed = {name: value for name, value in values.items() if name in mine}
     if "profile" in mine:
         passed["profile"] = profile
     if seed is not None and "seed" in mine:
         passed["seed"] = seed
+    if seeds is not None and "seeds" in mine:
+        passed["seeds"] = list(seeds)
     for name, text in overrides:
         if name not in mine:
             unknown = True

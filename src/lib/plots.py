@@ -7,6 +7,7 @@ a figure or a table into HTML that carries its own image or CSV, so that a page 
 import base64
 import html
 import io
+import textwrap
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -64,7 +65,7 @@ def cost_curves(points: pd.DataFrame, arm_names: dict[str, str], unit: str, zoom
     axes[1].set_title(f"the first {zoom_hours:.3g} {unit}", loc="left", fontsize=10)
     arms = [Line2D([], [], color=ARM_COLOURS[arm], label=arm_names[arm]) for arm in points["arm"].unique()]
     axes[0].legend(handles=arms + seed_handles(sorted(points["seed"].unique())), loc="lower right", fontsize=9)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    figure.suptitle(textwrap.fill(title, 95), x=0.01, ha="left", fontsize=12, fontweight="bold")
     return figure
 
 

@@ -1,11 +1,13 @@
 """What made a record: machine, versions, source."""
 
+import ast
 import functools
 import hashlib
 import os
 import platform
 import subprocess
 from importlib import metadata
+from pathlib import Path
 
 from lib.paths import NOTEBOOKS, ROOT
 
@@ -22,11 +24,22 @@ PACKAGES = (
     "pandas",
     "papermill",
 )
+LIBRARY = ROOT / "src" / "lib"
+# Modules that show, execute or describe runs: an edit of one of these changes no run.
+NO_PART_OF_A_RUN = (
+    "plots", "publish", "pages", "mathml", "execute", "cost", "compare", "diagnose", "provenance"
+)  # fmt: skip
 
 
-def describe() -> dict:
-    """{device, versions, commit, source_sha256} of this process. A package that is not installed is null."""
-    return {"device": device(), "versions": versions(), "commit": commit(), "source_sha256": source_sha256()}
+def describe(stage: str | None = None) -> dict:
+    """{device, versions, commit, stage, source_sha256} of this process. A package that is not installed is null."""
+    return {
+        "device": device(),
+        "versions": versions(),
+        "commit": commit(),
+        "stage": stage,
+        "source_sha256": source_sha256(stage),
+    }
 
 
 def versions() -> dict:
@@ -41,19 +54,34 @@ def versions() -> dict:
 
 @functools.cache
 def device() -> dict:
-    """{kind: "cuda" | "cpu", name, count, uuid, driver}: the accelerator if torch sees one, else the processor."""
+    """{kind: "cuda" | "cpu", name, count, uuid, driver}: the accelerator if torch sees one, else the processor.
+
+    `count` is the number of GPUs that this process can see; name and uuid are those of the first, which torch uses.
+    """
     try:
         import torch
 
         if torch.cuda.is_available():
-            query = ["nvidia-smi", "--query-gpu=uuid,driver_version", "--format=csv,noheader"]
-            uuid, driver = (
-                subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0].split(", ")
-            )
-            return {"kind": "cuda", "name": torch.cuda.get_device_name(0), "count": 1, "uuid": uuid, "driver": driver}
+            uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
+            return {
+                "kind": "cuda",
+                "name": torch.cuda.get_device_name(0),
+                "count": torch.cuda.device_count(),
+                "uuid": None if uuid is None else f"GPU-{uuid}",  # as nvidia-smi writes it
+                "driver": _driver(),
+            }
     except ImportError:
         pass
     return {"kind": "cpu", "name": processor(), "count": 1, "cores": os.cpu_count(), "uuid": None, "driver": None}
+
+
+def _driver() -> str | None:
+    """Version of the NVIDIA driver (one for all GPUs of a machine), None where nvidia-smi does not say it."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return None
 
 
 def processor() -> str:
@@ -68,7 +96,7 @@ def processor() -> str:
 
 @functools.cache
 def commit() -> str | None:
-    """Commit of the source. Where there is no git (a lent GPU host) the environment variable SOURCE_COMMIT says it.
+    """Commit of the source. Where there is no git (a copied tree) the environment variable SOURCE_COMMIT says it.
 
     A working tree with uncommitted changes is marked `-dirty`; null when neither is known.
     """
@@ -83,10 +111,41 @@ def commit() -> str | None:
         return None
 
 
+def modules(source: Path, without: tuple[str, ...] = ()) -> list[Path]:
+    """The modules of src/lib that a Python file imports, directly or through each other, sorted.
+
+    Imports inside functions count. Modules named in `without` are left out, with what only they import.
+    """
+    found, queue = set(), [source]
+    while queue:
+        for node in ast.walk(ast.parse(queue.pop().read_text(encoding="utf8"))):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                parts = name.split(".")
+                path = LIBRARY / f"{parts[1]}.py" if parts[0] == "lib" and len(parts) > 1 else None
+                if path and path.exists() and path.stem not in without and path not in found:
+                    found.add(path)
+                    queue.append(path)
+    return sorted(found)
+
+
 @functools.cache
-def source_sha256() -> str:
-    """sha256 over the code that can change a run: src/lib/*.py and notebooks/*.py, names and bytes."""
+def source_sha256(stage: str | None = None) -> str:
+    """sha256 over names and bytes of the code that can change the runs of a stage: its notebook and the modules that it
+    imports, without NO_PART_OF_A_RUN. For None: over all notebooks and all of src/lib.
+
+    Raises FileNotFoundError for a stage without a notebook.
+    """
+    if stage is None:
+        paths = sorted([*LIBRARY.glob("*.py"), *NOTEBOOKS.glob("*.py")])
+    else:
+        notebook = NOTEBOOKS / f"{stage}.py"
+        paths = [notebook, *modules(notebook, NO_PART_OF_A_RUN)]
     total = hashlib.sha256()
-    for path in sorted([*(ROOT / "src" / "lib").glob("*.py"), *NOTEBOOKS.glob("*.py")]):
+    for path in paths:
         total.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return total.hexdigest()

@@ -89,14 +89,17 @@ def _text(value):
 
 
 def banner(runs, source_sha256=None):
-    """Markdown note that says where the numbers of a page come from. `runs`: run.json contents."""
+    """Markdown note that says where the numbers of a page come from.
+
+    `runs`: run.json contents. `source_sha256`: the code of this copy, as a function of a run's stage, to compare with.
+    """
     lines = []
     for info in runs:
         versions = ", ".join(
             f"{p} {v}" for p in ("torch", "transformers", "trl", "vllm") if (v := info["versions"].get(p))
         )
         commit = info["commit"] or "unknown"
-        same = source_sha256 in (None, info["source_sha256"])
+        same = source_sha256 is None or source_sha256(info.get("stage")) == info["source_sha256"]
         lines.append(
             f"- `{info['run']}` ({info['profile']}): {_device(info)}, finished {_date(info)}, commit `{_short(commit)}`"
             + (f"; {versions}" if versions else "")
@@ -233,7 +236,7 @@ def main(arguments=None):
             options.seeds,
             RUNS / options.profile / "notebooks",
             BOOK / "stages",
-            provenance.source_sha256(),
+            provenance.source_sha256,
         )
         build(BOOK, ROOT / "_config.yml", HTML, html.escape(announce(options.profile, used)) if used else None)
     except BookError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from lib import data
-from lib.paths import ROOT, RUNS
+from lib.paths import RESULTS, ROOT, RUNS
 
 TABLES = ("steps", "phases", "checkpoints", "predictions", "rollouts", "splits")
 VERDICTS = ("right", "wrong", "missing", "spurious")
@@ -99,6 +99,18 @@ def splits(setup: Record) -> dict[str, list[dict]]:
             f"the data ({p['source']} {p['path'] or ''}) changed since {setup.name} was recorded: other fingerprint"
         )
     return found
+
+
+def other_documents(profile: str, documents: list[dict], name: str) -> str:
+    """An error text for a source whose content is not the expected one: how far it is from the recorded splits."""
+    text = f"{name}: its content is not what documents_sha256 says"
+    path = RESULTS / profile / "setup"
+    if (path / "run.json").exists():
+        wanted = Record(path).splits
+        there = {id_: sha256 for _, id_, sha256 in data.split_table({"all": documents})}
+        differ = sum(there.get(row.id) != row.sha256 for row in wanted.itertuples())
+        text += f"; of the {len(wanted)} documents that the recorded study used, {differ} are missing or differ"
+    return text + '. With documents_sha256: "" it is a study of its own.'
 
 
 def source_path(path: str) -> str | None:

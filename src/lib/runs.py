@@ -1,9 +1,7 @@
 """Runs: what a run is (its identity), whether a record of it exists, and how a live one resumes and is recorded."""
 
-import dataclasses
 import fcntl
 import gzip
-import hashlib
 import json
 import os
 import shutil
@@ -14,53 +12,23 @@ from pathlib import Path
 import pandas as pd
 
 from lib import clock, params, provenance
+from lib.identity import config_defaults, differences, digest
 from lib.paths import RESULTS, RUNS
 from lib.records import TABLES, Record, file_sha256, progress, shown
-
-
-def digest(value) -> str:
-    """sha256 of a JSON value in canonical form (sorted keys, no spaces)."""
-    return hashlib.sha256(
-        json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
-    ).hexdigest()
-
-
-_ABSENT = object()
-
-
-def differences(wanted: dict, recorded: dict) -> list[str]:
-    """What keeps a recorded identity from being the wanted one, as readable lines (empty: they are the same run).
-
-    `parameters` and `trainer` are {"values": {...}, "defaults": {...}}. A key that one side does not set is taken at
-    its default there, or, where that is unknown, at the other side's: a parameter added later orphans no record, a
-    default changed later does.
-    """
-    lines = []
-    for key in ("arm", "seed", "data", "model", "parents"):
-        if wanted[key] != recorded[key]:
-            lines.append(f"{key}: recorded {recorded[key]!r}, wanted {wanted[key]!r}")
-    for group in ("parameters", "trainer"):
-        new, old = wanted[group], recorded[group]
-        for name in sorted(set(new["values"]) | set(old["values"])):
-            want, have = (
-                side["values"].get(name, side["defaults"].get(name, other["defaults"].get(name, _ABSENT)))
-                for side, other in ((new, old), (old, new))
-            )
-            if want != have:
-                shown = ["(absent)" if v is _ABSENT else repr(v) for v in (have, want)]
-                lines.append(f"{name}: recorded {shown[0]}, wanted {shown[1]}")
-    return lines
 
 
 @dataclass
 class Run:
     """One run as a stage notebook sees it: a matching finished `record`, or `live` and to be trained in `folder`."""
 
+    stage: str
     profile: str
     name: str
     arm: str
     seed: int | None
     identity: dict
+    data: str  # fingerprint of the documents
+    model: dict  # of the base: name, sha256
     folder: Path
     record: Record | None = None
     stop_after: int | None = None  # replay: stop after this many optimizer steps
@@ -75,8 +43,10 @@ class Run:
         return (self.folder / "trained" / "clock.json").exists()
 
     def mark_trained(self) -> None:
+        """Training is over, or there was none: what follows is timed and not billed."""
         (self.folder / "trained").mkdir(exist_ok=True)
         self.clock.savepoint(self.folder / "trained" / "clock.json")
+        self.clock.billing = False
 
     def start_clock(self) -> clock.Clock:
         """Drop half-written checkpoints, find the newest savepoint, and return the clock that goes on from there.
@@ -84,12 +54,15 @@ class Run:
         Raises RuntimeError while another process trains this run.
         """
         self._lock = lock(self.folder / "lock")
+        for path in self.folder.glob("*.jsonl"):
+            clock.repair(path)
         for folder in self.folder.glob("checkpoint-*"):
             if not (folder / "clock.json").exists():
                 shutil.rmtree(folder)
         savepoints = [json.loads(p.read_text()) for p in self.folder.glob("*/clock.json")]
         kept = max((s["rows"] for s in savepoints), default=0)
         self.clock = clock.Clock(self.folder, kept)
+        self.clock.billing = not self.trained
         self.clock.start()
         return self.clock
 
@@ -104,6 +77,16 @@ class Run:
         if done:
             progress(f"{self.name}: resuming from step {done[-1][0]}")
         return str(done[-1][1]) if done else None
+
+    def machine(self, dtype: str) -> dict:
+        """Trainer arguments of the machine and of bookkeeping: no part of the run's identity."""
+        import torch
+
+        on_gpu = torch.cuda.is_available()
+        return {
+            "output_dir": str(self.folder), "bf16": dtype == "bfloat16", "use_cpu": not on_gpu,
+            "dataloader_pin_memory": on_gpu, "report_to": "none", "disable_tqdm": True,
+        }  # fmt: skip
 
     def watch(self, trainer, phases: dict) -> None:
         """Time the trainer, keep its metrics a line a step in `steps.jsonl`, and show progress in the terminal."""
@@ -148,10 +131,12 @@ class Run:
         tables: dict | None = None,
         facts: dict | None = None,
         weights: Path | None = None,
-        data_fingerprint: str,
-        model: dict,
+        data: str | None = None,
     ) -> Record:
-        """Write the record (all files, run.json last, then one rename) and pin it."""
+        """Write the record (all files, run.json last, then one rename) and pin it.
+
+        weights: a checkpoint that the record keeps. data: fingerprint, where the run itself made the splits.
+        """
         target, temporary = self.folder / "record", self.folder / "record.part"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -164,7 +149,7 @@ class Run:
                 raise ValueError(f"unknown table {name!r}: one of {', '.join(TABLES)}")
             table.to_parquet(temporary / f"{name}.parquet", index=False, compression="zstd")
         if weights is not None:
-            keep_weights(weights, temporary / "weights", model["name"])
+            keep_weights(weights, temporary / "weights", self.model["name"])
         steps_file = self.folder / "steps.jsonl"
         if steps_file.exists():
             with gzip.GzipFile(temporary / "log.txt.gz", "wb", mtime=0) as file:
@@ -179,11 +164,11 @@ class Run:
             "id": digest(self.identity),
             "identity": self.identity,
             "parents": self.identity["parents"],
-            "data_fingerprint": data_fingerprint,
-            "model": model,
+            "data_fingerprint": data or self.data,
+            "model": self.model,
             "parameters": self.identity["parameters"]["values"],
             "trainer": self.identity["trainer"]["values"],
-            **provenance.describe(),
+            **provenance.describe(self.stage),
             "attempts": attempts(self.folder),
             "billed_s": float(by_kind.get("train", 0.0) + by_kind.get("setup", 0.0)),
             "train_s": float(by_kind.get("train", 0.0)),
@@ -242,16 +227,17 @@ def open_run(
     seed: int | None = None,
     *,
     data: str,
-    model: str,
+    model: dict,
     parents: tuple[Record, ...] = (),
     parameters: dict,
     trainer: tuple[str, dict] | None = None,
 ) -> Run:
     """The run that these settings name: a finished record that matches them, or a live run to train.
 
-    stage: the notebook, whose parameters cell declares the defaults of `parameters`. data: fingerprint of the data.
-    model: sha256 of the base weights. parents: records that this run starts from. trainer: name of TRL's config class
-    and the fields that the notebook sets on it.
+    stage: the notebook, whose parameters cell declares the defaults of `parameters`; a name that it does not declare is
+    a constant of the code (such as the reward's formula). data: fingerprint of the documents. model: name and sha256 of
+    the base weights. parents: records that this run starts from. trainer: name of TRL's config class and the fields
+    that the notebook sets on it.
     The environment variable TRAIN says where to look: auto (recorded, then this copy's own, then train), always (this
     copy's own, else train), never (recorded, this copy's own, else RuntimeError).
     Raises RuntimeError when no record matches and training is not possible here, naming what differs.
@@ -260,19 +246,20 @@ def open_run(
     if mode not in ("auto", "always", "never"):
         raise RuntimeError(f"TRAIN is {mode!r}; expected auto, always or never")
     name = arm if seed is None else f"{arm}-s{seed}"
-    declared = {key: default for key, (_, default) in params.declared(stage).items() if key in parameters}
+    declared = {key: default for key, (_, default) in params.declared(stage).items()}
+    defaults = {key: declared.get(key, value) for key, value in parameters.items()}
     config_class, config = trainer or (None, {})
     identity = {
         "arm": arm,
         "seed": seed,
         "data": data,
-        "model": model,
+        "model": model["sha256"],
         "parents": {p.name: p.info["id"] for p in parents},
-        "parameters": {"values": parameters, "defaults": declared},
+        "parameters": {"values": parameters, "defaults": defaults},
         "trainer": {"class": config_class, "values": config, "defaults": {}},
     }
     scratch = RUNS / profile / name
-    run = Run(profile, name, arm, seed, identity, scratch)
+    run = Run(stage, profile, name, arm, seed, identity, data, model, scratch)
     if os.environ.get("REPLAY"):
         replayed, folder, steps = os.environ["REPLAY"].split(":")
         if replayed == name:
@@ -317,17 +304,6 @@ def open_run(
     return run
 
 
-def config_defaults(config_class: str) -> dict:
-    """Default of every field of a TRL config class that JSON can hold."""
-    import trl
-
-    found = {}
-    for field in dataclasses.fields(getattr(trl, config_class)):
-        if isinstance(field.default, bool | int | float | str | None):
-            found[field.name] = field.default
-    return found
-
-
 def pin(run: Run) -> None:
     """Note which record the executed notebook used, so that later stages and the book use the same one."""
     folder = RUNS / run.profile / "pins"
@@ -347,6 +323,11 @@ def attempts(folder: Path) -> list[dict]:
 
 
 def logged_steps(folder: Path) -> pd.DataFrame:
-    """The metrics that the trainer logged, one row an optimizer step; a step trained twice keeps its last row."""
+    """The metrics that the trainer logged, one row an optimizer step; a step trained twice keeps its last row.
+
+    Steps behind the last checkpoint, which a lost attempt may have logged, are no part of the run.
+    """
     table = pd.DataFrame(clock.read_lines(folder / "steps.jsonl"))
+    last = clock.last_step(folder)
+    table = table[table["step"] <= (last if last is not None else table["step"].max())]
     return table.drop_duplicates("step", keep="last").sort_values("step").reset_index(drop=True)

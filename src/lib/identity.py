@@ -1,0 +1,50 @@
+"""What makes a run that run: its identity, and whether a recorded one is the wanted one."""
+
+import dataclasses
+import hashlib
+import json
+
+
+def digest(value) -> str:
+    """sha256 of a JSON value in canonical form (sorted keys, no spaces)."""
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+    ).hexdigest()
+
+
+_ABSENT = object()
+
+
+def differences(wanted: dict, recorded: dict) -> list[str]:
+    """What keeps a recorded identity from being the wanted one, as readable lines (empty: they are the same run).
+
+    `parameters` and `trainer` are {"values": {...}, "defaults": {...}}. A key that one side does not set is taken at
+    its default there, or, where that is unknown, at the other side's: a parameter added later orphans no record, a
+    default changed later does.
+    """
+    lines = []
+    for key in ("arm", "seed", "data", "model", "parents"):
+        if wanted[key] != recorded[key]:
+            lines.append(f"{key}: recorded {recorded[key]!r}, wanted {wanted[key]!r}")
+    for group in ("parameters", "trainer"):
+        new, old = wanted[group], recorded[group]
+        for name in sorted(set(new["values"]) | set(old["values"])):
+            want, have = (
+                side["values"].get(name, side["defaults"].get(name, other["defaults"].get(name, _ABSENT)))
+                for side, other in ((new, old), (old, new))
+            )
+            if want != have:
+                shown = ["(absent)" if v is _ABSENT else repr(v) for v in (have, want)]
+                lines.append(f"{name}: recorded {shown[0]}, wanted {shown[1]}")
+    return lines
+
+
+def config_defaults(config_class: str) -> dict:
+    """Default of every field of a TRL config class that JSON can hold."""
+    import trl
+
+    found = {}
+    for field in dataclasses.fields(getattr(trl, config_class)):
+        if isinstance(field.default, bool | int | float | str | None):
+            found[field.name] = field.default
+    return found
