@@ -2,7 +2,7 @@ PROFILE ?= laptop
 
 # `make help` lists the targets. Variables: PROFILE (a file in notebooks/profiles), SEEDS (all, of the profile),
 # SEED (one), TRAIN (auto, always, never), PYTHON (makes the environment), VENV (an environment that is there already),
-# EXTRA (report, train or dev: what to install).
+# EXTRA (report, train, vllm or dev: what to install).
 TRAIN ?= auto
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,11 +19,9 @@ ifeq ($(strip $(SEEDS)),)
 $(error notebooks/profiles/$(PROFILE).yaml has no line such as `seeds: [0, 1]`)
 endif
 FIRST_SEED := $(firstword $(SEEDS))
-comma := ,
-space := $(subst ,, )
 export TRAIN SEEDS
 
-# Recorded runs need no torch. An environment that can train can also report.
+# Recorded runs need no torch.
 RECORDED := $(wildcard book/results/$(PROFILE)/*/run.json)
 EXTRA := train
 ifneq ($(TRAIN),always)
@@ -31,7 +29,15 @@ ifneq ($(RECORDED)$(filter never,$(TRAIN)),)
 EXTRA := report
 endif
 endif
-READY = $(VENV)/.ready-$(if $(wildcard $(VENV)/.ready-dev),dev,$(if $(wildcard $(VENV)/.ready-train),train,$(EXTRA)))
+ifeq ($(filter report train vllm dev,$(EXTRA)),)
+$(error EXTRA is "$(EXTRA)"; expected report, train, vllm or dev)
+endif
+# What is installed already may hold more than what is asked for: of these, the first one that is there will do.
+HOLDS_report := dev vllm train
+HOLDS_train := dev vllm
+there = $(foreach extra,$(HOLDS_$(1)),$(if $(wildcard $(VENV)/.ready-$(extra)),$(extra)))
+ready = $(VENV)/.ready-$(firstword $(there) $(1))
+READY = $(call ready,$(EXTRA))
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 PY := PYTHONPATH=src $(VENV)/bin/python
 
@@ -45,7 +51,7 @@ EXECUTE = $(PY) -m lib.execute --profile $(PROFILE) --out $@
 .DELETE_ON_ERROR:
 .SECONDARY:
 .DEFAULT_GOAL := help
-.PHONY: help book test base record verify replay serve clean 00_setup 01_sft 02_dpo 03_grpo 04_compare FORCE
+.PHONY: help book test base record verify replay trial serve clean 00_setup 01_sft 02_dpo 03_grpo 04_compare FORCE
 
 help:                    ## this list
 	@sed -n 's/^\([a-z0-9_]*\):.*##\(@\?\) \(.*\)/  make \1\t\3/p' Makefile | expand -t 20
@@ -97,8 +103,9 @@ $(NB)/02_dpo-s%.ipynb: notebooks/02_dpo.py $(NB)/01_sft-s%.ipynb $(COMMON) | $(R
 	@$(EXECUTE) 02_dpo --seed $*
 $(NB)/03_grpo-s%.ipynb: notebooks/03_grpo.py $(NB)/01_sft-s%.ipynb $(COMMON) | $(READY)
 	@$(EXECUTE) 03_grpo --seed $*
-$(NB)/04_compare.ipynb: notebooks/04_compare.py $(EXECUTED) $(NB)/.seeds book/published.yaml $(COMMON) | $(READY)
-	@$(EXECUTE) 04_compare -p seeds '[$(subst $(space),$(comma) ,$(strip $(SEEDS)))]'
+$(NB)/04_compare.ipynb: notebooks/04_compare.py $(EXECUTED) $(NB)/.seeds book/published.yaml \
+  $(wildcard book/results/$(PROFILE)/*.csv) $(COMMON) | $(READY)
+	@$(EXECUTE) 04_compare --seeds $(SEEDS)
 
 -include $(wildcard $(NB)/*.d)   # the modules of src/lib that each notebook imports
 
@@ -110,7 +117,7 @@ $(NB)/04_compare.ipynb: notebooks/04_compare.py $(EXECUTED) $(NB)/.seeds book/pu
 
 # ---------------------------------------------------------------- the book
 
-PAGES := $(wildcard book/*.md book/*.yml book/*.yaml book/*.bib book/_static/*) _config.yml
+PAGES := $(wildcard book/*.md book/*.yml book/*.yaml book/*.bib book/_static/* book/results/*.csv) _config.yml
 
 # one book for all profiles: rebuilt when another profile, other seeds or other pages are asked for
 _build/.asked: FORCE
@@ -127,19 +134,24 @@ serve:                   ## the built book on http://localhost:8000
 
 # ---------------------------------------------------------------- runs
 
-base: $(VENV)/.ready-train   ## retrain the tiny base model that the laptop profile starts from (src/lib/tiny)
+base: $(call ready,train)  ## retrain the tiny base model that the laptop profile starts from (src/lib/tiny)
 	$(PY) -m lib.base
 
-record: | $(READY)       ## copy this copy's finished runs of PROFILE to book/results/PROFILE
-	$(PY) -m lib.audit record $(PROFILE)
+record: | $(call ready,report)  ## copy this copy's finished runs of PROFILE and SEEDS to book/results/PROFILE
+	@$(PY) -m lib.audit record $(PROFILE) $(SEEDS)
 
-verify: | $(READY)       ## recompute what the records claim: scores, rewards, billed seconds, hashes
-	$(PY) -m lib.audit verify
+verify: | $(call ready,report)  ## recompute what the records claim: scores, rewards, billed seconds, hashes
+	@$(PY) -m lib.audit verify
 
 STEPS ?= 3
-replay: $(VENV)/.ready-train   ## retrain the first STEPS of a recorded RUN (such as dpo-s0) and compare the losses
+replay: $(call ready,train)  ## retrain the first STEPS of a recorded RUN (such as dpo-s0) and compare the losses
 	@test -n "$(RUN)" || { echo "name a run: make replay PROFILE=$(PROFILE) RUN=dpo-s0 STEPS=3"; exit 1; }
 	$(PY) -m lib.audit replay $(PROFILE) $(RUN) $(STEPS)
+
+trial: $(call ready,train)  ## try VALUES of a PARAMETER of one STAGE on the development split, with seed SEED (or the first)
+	@test -n "$(STAGE)" -a -n "$(PARAMETER)" -a -n "$(VALUES)" || { echo "name what to try, such as: make trial \
+	PROFILE=laptop STAGE=02_dpo PARAMETER=dpo_learning_rate VALUES='3e-5 1e-4'"; exit 1; }
+	@$(PY) -m lib.trials $(PROFILE) $(FIRST_SEED) $(STAGE) $(PARAMETER) $(VALUES)
 
 # ---------------------------------------------------------------- tests
 

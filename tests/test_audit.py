@@ -25,7 +25,7 @@ def study(tmp_path, monkeypatch):
 
 
 def complete(folder):
-    """Give a fake run what it lacks: weights, the sums of its phases, an identity with its sha256, and the parents' ids."""
+    """Give a fake run what it lacks: weights, the sums of its phases, an identity and its sha256, its parents' ids."""
     if folder.parent.name.startswith("start"):
         (folder / "weights").mkdir()
         (folder / "weights" / "model.safetensors").write_bytes(b"weights")
@@ -36,11 +36,12 @@ def complete(folder):
     live = folder.parents[1]
     parents = {name: json.loads((live / name / "record" / "run.json").read_text())["id"] for name in info["parents"]}
     identity = {"arm": info["arm"], "seed": info["seed"], "parents": parents}
+    identity |= {"parameters": {"values": info["parameters"]}, "trainer": {"values": info["trainer"]}}
     seal(folder, billed_s=seconds, train_s=seconds, identity=identity, id=runs.digest(identity), parents=parents)
 
 
 def seal(folder, **changed):
-    """Write run.json anew, with these values changed and the hashes of the files as they are: a careful forger's work."""
+    """Write run.json anew, with these values changed and the files' hashes as they are: a careful forger's work."""
     info = json.loads((folder / "run.json").read_text()) | changed
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "run.json"]
     info["files"] = {str(path.relative_to(folder)): records.file_sha256(path) for path in files}
@@ -134,6 +135,13 @@ def test_another_identity(study, capsys):
     assert "id is not the sha256 of identity" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("changed", [{"arm": "dpo"}, {"seed": 1}, {"parameters": {"lora_rank": 8}}])
+def test_a_changed_setting(study, changed):
+    seal(study / "sft-s0", **changed)
+    (key,) = changed
+    assert audit.problems(records.load(study / "sft-s0")) == [f"{key} is not that of identity"]
+
+
 def test_other_weights_than_the_judged_ones(study, capsys):
     (study / "start-s0" / "weights" / "model.safetensors").write_bytes(b"others")
     seal(study / "start-s0")
@@ -168,7 +176,6 @@ def test_only_runs_of_the_seeds_are_recorded(study):
     [
         ({"status": "interrupted"}, "status is 'interrupted', expected 'finished'"),
         ({"profile": "p-trials"}, "profile is 'p-trials', expected 'p'"),
-        ({"identity": {"arm": "dpo"}}, "id is not the sha256 of identity"),
         ({"parents": {"setup": "0"}}, "it began from another setup than the pinned one"),
         ({"billed_s": 1.0}, "billed_s is 1.0, phases give 200.0"),
     ],

@@ -63,6 +63,10 @@ def problems(run: records.Record) -> list[str]:
         return found  # what follows would only repeat it
     if run.info["id"] != runs.digest(run.info["identity"]):
         found.append("id is not the sha256 of identity")
+    identity = run.info["identity"]
+    named = {key: identity[key] for key in ("arm", "seed", "parents")}
+    named |= {key: identity[key]["values"] for key in ("parameters", "trainer")}
+    found += [f"{key} is not that of identity" for key, value in named.items() if run.info[key] != value]
     found += _judgement_problems(run.predictions, "predictions")
     for row in run.checkpoints.to_dict("records"):
         counted = evaluate.count(run.predictions[run.predictions["step"] == row["step"]])

@@ -1,10 +1,13 @@
 """Choose a setting on the development split: `python -m lib.trials PROFILE SEED STAGE PARAMETER VALUE...`.
 
-Each value is one ordinary execution of the stage, judged on `dev` and kept out of the profile's own runs; its result is
-a row of book/results/<profile>/trials.csv, which the book prints with its bill.
+Each value is one ordinary execution of the stage, judged on `dev` and kept out of the profile's own runs, in
+runs/<profile>-trials; its result is a row of book/results/<profile>/trials.csv, which the book prints with its bill.
+What the stage starts from is trained there first, judged on `dev` too: 01_sft as a whole, so arm A also for a trial of
+another arm, once.
 """
 
 import sys
+from pathlib import Path
 
 import pandas as pd
 
@@ -14,41 +17,61 @@ from lib.paths import RESULTS, RUNS
 ARMS = {"01_sft": "sft", "02_dpo": "dpo", "03_grpo": "grpo"}
 
 
-def trial(profile: str, seed: int, stage: str, parameter: str, value: str) -> dict:
-    """Execute the stage with one changed parameter and return the row of its last checkpoint.
+def judged_arm(stage: str, parameter: str) -> str:
+    """The arm that a trial of this parameter reports: the stage's, but the shared start for its own settings."""
+    return "start" if parameter.startswith("start_") else ARMS[stage]
 
-    Raises lib.params.ParameterError for a parameter or value that the stage does not take.
-    """
+
+def trial(profile: str, seed: int, stage: str, parameter: str, value: str) -> dict:
+    """Execute the stage with one changed parameter and return the row of its last checkpoint."""
     apart = f"{profile}-trials"
-    folder = RUNS / apart / "notebooks"
-    needed = [("00_setup", []), ("01_sft", [])] if stage != "01_sft" else [("00_setup", [])]
-    for name, changed in [*needed, (stage, [(parameter, value)])]:
+    needed = ["00_setup"] if stage == "01_sft" else ["00_setup", "01_sft"]
+    for name, changed in [*((name, []) for name in needed), (stage, [(parameter, value)])]:
         values = params.effective(name, profile, seed, changed) | {"profile": apart}
         if name != "00_setup":
             values["judged_split"] = "dev"
-        execute.execute(name, values, folder / f"{name}-trial.ipynb")
-    record = records.pinned(apart, f"{ARMS[stage]}-s{seed}")
+        execute.execute(name, values, RUNS / apart / "notebooks" / f"{name}-trial.ipynb")
+    record = records.pinned(apart, f"{judged_arm(stage, parameter)}-s{seed}")
     last, info = record.checkpoints.iloc[-1], record.info
     counts = {"n": int(last["n"]), "exact": int(last["exact"]), "best_exact": int(record.checkpoints["exact"].max())}
     made = {"billed_s": info["billed_s"], "device": info["device"]["name"], "commit": info["commit"], "id": info["id"]}
-    return (
-        {"arm": record.arm, "seed": seed, "parameter": parameter, "value": float(value), "split": "dev"} | counts | made
-    )
+    tried = {"parameter": parameter, "value": number(value), "split": "dev"}
+    return {"arm": record.arm, "seed": seed} | tried | counts | made
 
 
-def main(profile: str, seed: int, stage: str, parameter: str, values: list[str]) -> None:
+def number(value: str) -> float | str:
+    """A value as a number where it is one, so that 1e-3 and 0.001 are one value; else the text as it is."""
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def main(profile: str, seed: int, stage: str, parameter: str, values: list[str]) -> Path:
+    """Try all values and write their rows; returns the path of the table. The same trial again replaces its row.
+
+    Raises lib.params.ParameterError, before anything runs, for a parameter or value that the stage does not take.
+    """
+    for value in values:
+        params.effective(stage, profile, seed, [(parameter, value)])
     path = RESULTS / profile / "trials.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     for value in values:
         rows = pd.DataFrame([trial(profile, seed, stage, parameter, value)])
         if path.exists():
             before = pd.read_csv(path)
-            rows = pd.concat([before[~before["id"].isin(rows["id"])], rows])  # the same trial again replaces its row
+            rows = pd.concat([before[~before["id"].isin(rows["id"])], rows])
         rows.to_csv(path, index=False)
         print(rows.tail(1).to_string(index=False))
+    return path
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 6 or sys.argv[3] not in ARMS:
+    if len(sys.argv) < 6 or sys.argv[3] not in ARMS or not sys.argv[2].isdigit():
         sys.exit(f"usage: python -m lib.trials PROFILE SEED STAGE PARAMETER VALUE...   (STAGE: {', '.join(ARMS)})")
-    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5], sys.argv[5:])
+    try:
+        main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5], sys.argv[5:])
+    except params.ParameterError as error:
+        sys.exit(f"Wrong parameters; nothing was run.\n{error}")
+    except execute.NotebookError as error:
+        sys.exit(str(error))
