@@ -27,7 +27,7 @@ start_batch_documents: int = 32  # shared start: documents an optimizer step
 start_learning_rate: float = 1e-3  # of the shared start
 sft_epochs: float = 1.0  # arm A: passes over the pool
 sft_batch_documents: int = 16  # arm A: documents an optimizer step
-sft_learning_rate: float = 2e-3  # of arm A
+sft_learning_rate: float = 4e-3  # of arm A
 sft_save_steps: int = 4  # arm A: optimizer steps between checkpoints
 
 # %%

@@ -22,7 +22,8 @@
 # ## Departures
 #
 # The published study reports raw p-values; here a verdict needs p below `alpha` after Holm's adjustment within its
-# table, and raw and mid-p stand beside. Backward, clipping and optimizer are timed apart; the study had a residual.
+# table, and raw and mid-p stand beside. Where no test decides, a statement is *not shown*; where there is nothing to
+# test, *not measured*. Backward, clipping and optimizer are timed apart; the study had a residual.
 #
 # ## Parameters
 
@@ -41,20 +42,22 @@ smooth_steps: int = 5  # moving average in figures by step (optimizer steps)
 #
 # The runs are those that the stages before this one used, recorded or trained here; one that is missing stops the
 # notebook with its name. Building a curve checks that the run began from its seed's shared start and was scored on the
-# same documents.
+# same documents, and all must have been scored on the held-out split.
 
 # %%
 import pandas as pd
 import yaml
-from myst_nb import glue
 
-from lib import compare, cost, diagnose, plots, records
-from lib.compare import LETTERS, NAMES, by_seed
-from lib.paths import BOOK
+from lib import compare, cost, diagnose, layouts, outcomes, plots, records, show
+from lib.compare import NAMES
+from lib.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
+from lib.paths import BOOK, RESULTS
+from lib.show import accuracy, number, p_value, per_seed, percent
 
 published = yaml.safe_load((BOOK / "published.yaml").read_text())
-there = records.pinned_runs(profile)
-arms = {arm: {run.seed for run in there if run.arm == arm} for arm in NAMES}
+# Only names are read here: a pin of a seed or an arm that is not asked for may be stale.
+pins = {path.stem for path in (records.RUNS / profile / "pins").glob("*.json")}
+arms = {arm: {int(pin.split("-s")[1]) for pin in pins if pin.startswith(f"{arm}-s")} for arm in NAMES}
 wanted = seeds or sorted(set.union(*arms.values())) or [0]
 setup = records.pinned(profile, "setup")
 starts = {seed: records.pinned(profile, f"start-s{seed}") for seed in wanted}
@@ -65,6 +68,9 @@ runs = {
     for arm in ("sft", "grpo", "dpo")  # the published order
     if seeds or seed in arms[arm] or not arms[arm]
 }
+of_dpo, grpo = ({seed: run for (name, seed), run in runs.items() if name == arm} for arm in ("dpo", "grpo"))
+there = [setup, *starts.values(), *runs.values()]
+compare.check_judged(there)
 curves = {key: compare.curve(run, starts[run.seed]) for key, run in runs.items()}
 
 # %%
@@ -77,100 +83,43 @@ devices = sorted({(r.info["device"]["kind"], r.info["device"]["name"]) for r in 
 kind = devices[0][0]
 if any(other != kind for other, _ in devices):
     raise ValueError(f"profile {profile}: runs on {devices} have no common cost axis, expected one kind of device")
-unit = cost.unit(kind)
+unit, device = cost.unit(kind), " and ".join(name for _, name in devices)
 n = int(setup.checkpoints["n"].iloc[-1])
-published_price = published["setup"]["usd_per_hour"]
+their = published["setup"]
+spent = show.spender(kind, price_usd_per_hour, their["usd_per_hour"])
+
+
+def hours(runs, key="billed_s"):
+    """Device-hours of some runs together."""
+    return sum(cost.device_hours(run.info[key], run.info["device"]["count"]) for run in runs)
+
 
 # %% [markdown]
-# How numbers are written. Tables are laid out from numbers, ours above the published study's; each has its numbers at
-# full precision behind its download link.
-
-
-# %% tags=["hide-input"]
-def number(value, form):
-    return "-" if pd.isna(value) else format(value, form)
-
-
-def accuracy(value):
-    return number(value, ".4f")
-
-
-def p_value(p):
-    return "<0.0001" if p < 0.0001 else number(p, ".2g")
-
-
-def percent(share, form=".1%"):
-    return "not measured" if pd.isna(share) else format(share, form)
-
-
-def versus(left, right):
-    return "-" if pd.isna(left) else f"{left:.0f} / {right:.0f}"
-
-
-def moved(first, final, form=".2f"):
-    return "not measured" if pd.isna(first) else f"{first:{form}} to {final:{form}}"
-
-
-def times(multiple):
-    return "-" if pd.isna(multiple) else f"{multiple:.2g}x"
-
-
-def spent(hours, source="here"):
-    if source == "published":
-        return cost.show_cost(hours, "cuda", published_price)
-    return cost.show_cost(hours, kind, price_usd_per_hour)
-
-
-def run_name(row):
-    return f"{row.source}, seed {row.seed}"
-
-
-def beside(rows, key):
-    """Our rows, then the published study's of that section."""
-    theirs = pd.DataFrame(published[key]["rows"]).assign(source="published")
-    return pd.concat([rows.assign(source="here"), theirs.dropna(axis=1, how="all")], ignore_index=True)
-
-
-def give_table(key, rows, caption, show):
-    """Glue a table for the articles: `show` maps each title to a function of a row."""
-    glue(f"table_{key}", plots.table(plots.lay_out(rows, show), key, caption, csv=rows))
-
-
-def note(key, text):
-    """Glue a text for the articles; nothing is shown here."""
-    glue(key, str(text), display=False)
-
-
-TESTED = {  # the last columns of every table with a test
-    "p": lambda row: p_value(row.p),
-    "p (Holm)": lambda row: p_value(row.p_holm),
-    "mid-p": lambda row: p_value(row.mid_p),
-}
+# Tables are laid out from numbers, ours above the published study's; each has its numbers at full precision behind its
+# download link.
 
 # %% tags=["hide-input"]
-device = " and ".join(name for _, name in devices)
-their = published["setup"]
-note("profile", profile)
-note("device", device)
-note("unit", unit)
-note("model", setup.info["model"]["name"])
-note("n", n)
-note("seeds", "one seed" if len(wanted) == 1 else f"{len(wanted)} seeds")
-note("alpha", alpha)
-note(
-    "price",
-    f"${price_usd_per_hour:.2f} an hour, the price of {price_of}" if kind == "cuda" else "not priced: a CPU ran",
+show.notes(
+    {
+        "profile": profile,
+        "device": device,
+        "unit": unit,
+        "model": setup.info["model"]["name"],
+        "n": n,
+        "seeds": "one seed" if len(wanted) == 1 else f"{len(wanted)} seeds",
+        "alpha": alpha,
+        "price": f"${price_usd_per_hour:.2f} an hour, the price of {price_of}"
+        if kind == "cuda"
+        else "not priced: a CPU ran",
+        "base_accuracy": accuracy((setup.checkpoints["exact"] / setup.checkpoints["n"]).iloc[-1]),
+        "start_accuracy": by_seed({seed: accuracy(curve.points["accuracy"][0]) for (_, seed), curve in curves.items()}),
+        "published_setup": f"{their['model']}, on {their['text']}, one {their['device']}",
+        "published_n": f"{their['n']:,} held-out documents, {their['seeds']} seeds",
+        "published_predictions": "{made} predictions, of which {wrong} were wrong and {mixed} held in one seed "
+        "only".format(**published["predictions"]),
+        "published_price": f"${their['usd_per_hour']:.2f} an hour",
+    }
 )
-note("base_accuracy", accuracy((setup.checkpoints["exact"] / setup.checkpoints["n"]).iloc[-1]))
-note("start_accuracy", by_seed({seed: accuracy(curves[arm, seed].points["accuracy"][0]) for arm, seed in runs}))
-note("published_setup", f"{their['model']}, on {their['text']}, one {their['device']}")
-note("published_n", f"{their['n']:,} held-out documents, {their['seeds']} seeds")
-guessed = published["predictions"]
-note(
-    "published_predictions",
-    "{made} predictions, of which {wrong} were wrong and {mixed} held in one seed only".format(**guessed),
-)
-note("published_price", f"${published_price:.2f} an hour")
 
 # %% [markdown]
 # ## What each arm reached
@@ -179,51 +128,35 @@ note("published_price", f"${published_price:.2f} an hour")
 # test compares last with the shared start. *From scratch* adds what the start cost.
 
 # %%
-rows = []
-for (arm, seed), curve in curves.items():
-    points, end = curve.points, len(curve.points) - 1
-    best = points["accuracy"].idxmax()
-    start_hours = cost.device_hours(starts[seed].info["billed_s"], starts[seed].info["device"]["count"])
-    rows.append(
-        {"arm": arm, "seed": seed, "start": points["accuracy"][0], "last": compare.last(curve)}
-        | {"best": points["accuracy"][best], "best_hours": points["hours"][best]}
-        | {"hours": curve.end_hours, "from_scratch_hours": curve.end_hours + start_hours}
-        | {"standard_error": compare.standard_error(points["exact"][end], points["n"][end])}
-        | compare.mcnemar_at(curve, curve, end, 0)
-    )
-final = compare.add_holm(pd.DataFrame(rows))
+final = compare.final_table(curves, {seed: hours([start]) for seed, start in starts.items()})
+change = {arm: outcomes.of_rows(rows, alpha) for arm, rows in final.groupby("arm")}
+change
 
 # %% tags=["hide-input"]
-give_table(
+show.table(
     "final",
-    beside(final, "final"),
+    show.beside(final, published["final"]),
     f"Final checkpoints, {n} held-out documents here. The counts are documents that only one of the two has right.",
-    {
-        "arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}",
-        "run": run_name,
-        "start": lambda row: accuracy(row.start),
-        "last": lambda row: accuracy(row.last),
-        "best": lambda row: accuracy(row.best),
-        "best at": lambda row: "-" if pd.isna(row.best_hours) else cost.show_hours(row.best_hours),
-        f"spent ({unit})": lambda row: spent(row.hours, row.source),
-        "from scratch": lambda row: "-" if pd.isna(row.from_scratch_hours) else spent(row.from_scratch_hours),
-        "last / start better": lambda row: versus(row.left_better, row.right_better),
-    }
-    | TESTED,
+    layouts.final(spent, unit),
 )
-for arm, rows in final.groupby("arm"):
-    rows = list(rows.itertuples())
-    note(f"last_{arm}", by_seed({row.seed: f"{accuracy(row.last)} for {spent(row.hours)}" for row in rows}))
-    note(f"best_{arm}", by_seed({row.seed: f"{accuracy(row.best)} at {spent(row.best_hours)}" for row in rows}))
-    gains = {row.seed: f"{100 * (row.last - row.start):+.1f} points, p {p_value(row.p_holm)}" for row in rows}
-    note(f"gain_{arm}", by_seed(gains))
 standard_error = f"{100 * final['standard_error'].max():.2g} points"
-note("standard_error", standard_error)
-bills = {seed: run.info["billed_s"] * run.info["device"]["count"] / 3600 for seed, run in starts.items()}
-note("start_cost", by_seed({seed: spent(hours) for seed, hours in bills.items()}))
-note("runs", len(there))
-note("total_cost", spent(sum(run.info["billed_s"] * run.info["device"]["count"] for run in there) / 3600))
-note("evaluation_cost", spent(sum(run.info["evaluation_s"] * run.info["device"]["count"] for run in there) / 3600))
+for arm, rows in final.groupby("arm"):
+    show.notes(
+        {
+            f"last_{arm}": (rows, lambda row: f"{accuracy(row.last)} for {spent(row.hours)}"),
+            f"best_{arm}": (rows, lambda row: f"{accuracy(row.best)} at {spent(row.best_hours)}"),
+            f"gain_{arm}": (rows, lambda r: f"{100 * (r.last - r.start):+.1f} points, p {p_value(r.p_holm)}"),
+        }
+    )
+show.notes(
+    {
+        "standard_error": standard_error,
+        "start_cost": by_seed({seed: spent(hours([start])) for seed, start in starts.items()}),
+        "runs": len(there),
+        "total_cost": spent(hours(there)),
+        "evaluation_cost": spent(hours(there, "evaluation_s")),
+    }
+)
 
 # %% [markdown]
 # ## At equal spend
@@ -233,118 +166,61 @@ note("evaluation_cost", spent(sum(run.info["evaluation_s"] * run.info["device"][
 # is read at the most that both A and C have spent.
 
 # %%
-tables = []
-for seed in both:
-    own = {arm: curves[arm, seed] for arm in NAMES if (arm, seed) in curves}
-    ends = sorted(curve.end_hours for curve in own.values())
-    table = compare.at_budgets(own["sft"], own["grpo"], ends[:-1]).assign(seed=seed, dpo_accuracy=float("nan"))
-    if "dpo" in own:
-        table["dpo_accuracy"] = [compare.accuracy_within(own["dpo"], hours) for hours in ends[:-1]]
-    tables.append(table)
-equal_spend = compare.add_holm(pd.concat(tables, ignore_index=True))
+equal_spend = compare.equal_spend_table(curves, both)
 decisive = equal_spend.dropna(subset=["p"]).groupby("seed").tail(1)
-headline = compare.verdict(decisive, NAMES["sft"], NAMES["grpo"], alpha)
+headline = outcomes.verdict(decisive, NAMES["sft"], NAMES["grpo"], alpha, wanted)
 print(headline)
 
-
 # %% tags=["hide-input"]
-def entered(value, saved_hours=None):
-    """An accuracy in the table: marked while it is still the shared start's, "ended" past the run's end."""
-    return "ended" if pd.isna(value) else accuracy(value) + (" (start)" if saved_hours == 0 else "")
-
-
-give_table(
+show.table(
     "equal_spend",
-    beside(equal_spend, "equal_spend"),
+    show.beside(equal_spend, published["equal_spend"]),
     "Exact records at equal spend. A is continued SFT; better counts documents that only this arm has right.",
-    {
-        "budget": lambda row: f"{cost.show_hours(row.budget_hours)}",
-        "run": run_name,
-        "A": lambda row: entered(row.left_accuracy, row.left_hours),
-        "C GRPO": lambda row: entered(row.right_accuracy, row.right_hours),
-        "B DPO": lambda row: (
-            "not run" if row.source == "here" and ("dpo", row.seed) not in runs else entered(row.dpo_accuracy)
-        ),
-        "A / C better": lambda row: versus(row.left_better, row.right_better),
-    }
-    | TESTED,
+    layouts.equal_spend(of_dpo),
 )
-lines = {
-    row.seed: f"{entered(row.left_accuracy, row.left_hours)} against {entered(row.right_accuracy, row.right_hours)} "
-    f"after {spent(row.budget_hours)} each, p {p_value(row.p_holm)}"
-    for row in decisive.itertuples()
-}
-note("headline", headline)
-note("equal_spend", by_seed(lines))
+
+
+def line(row):
+    a, c = show.entered(row.left_accuracy, row.left_hours), show.entered(row.right_accuracy, row.right_hours)
+    return f"{a} against {c} after {spent(row.budget_hours)} each, p {p_value(row.p_holm)}"
+
+
+show.notes({"headline": headline, "equal_spend": (decisive, line)})
 
 # %% [markdown]
 # One budget can be lucky. So: the same comparison at every checkpoint that A saved, Holm over the budgets of a seed.
 
 # %%
-rows = []
-for seed in both:
-    sft, grpo = curves["sft", seed], curves["grpo", seed]
-    table = compare.add_holm(compare.at_budgets(sft, grpo, sft.points["hours"][1:].tolist()))
-    row = {"seed": seed, "budgets": len(table), "compared": table["p"].notna().sum()}
-    row["left_wins"], row["right_wins"] = compare.wins(table, alpha)
-    row["left_wins_holm"], row["right_wins_holm"] = compare.wins(table, alpha, "p_holm")
-    rows.append(row)
-all_budgets = pd.DataFrame(rows)
+all_budgets = compare.all_budgets_table(curves, both, alpha)
 
 # %% tags=["hide-input"]
-give_table(
+show.table(
     "all_budgets",
-    beside(all_budgets, "all_budgets"),
+    show.beside(all_budgets, published["all_budgets"]),
     f"At how many of A's checkpoint budgets one arm is significantly ahead (p < {alpha}). Compared: both still ran.",
-    {
-        "run": run_name,
-        "A's budgets": lambda row: number(row.budgets, ".0f"),
-        "compared": lambda row: number(row.compared, ".0f"),
-        "A ahead": lambda row: number(row.left_wins, ".0f"),
-        "C ahead": lambda row: number(row.right_wins, ".0f"),
-        "A ahead (Holm)": lambda row: number(row.left_wins_holm, ".0f"),
-        "C ahead (Holm)": lambda row: number(row.right_wins_holm, ".0f"),
-    },
+    layouts.ALL_BUDGETS,
 )
-lines = {
-    row.seed: f"A is ahead at {row.left_wins} of {row.compared} budgets and C at {row.right_wins}, "
-    f"after Holm {row.left_wins_holm} and {row.right_wins_holm}"
-    if row.compared
-    else "none, since C had ended"
-    for row in all_budgets.itertuples()
-}
-note("all_budgets", by_seed(lines))
+
+
+def line(row):
+    ahead = f"A is ahead at {row.left_wins} of {row.compared} budgets and C at {row.right_wins}, after Holm "
+    return f"{ahead}{row.left_wins_holm} and {row.right_wins_holm}" if row.compared else "none, since C had ended"
+
+
+show.notes({"all_budgets": (all_budgets, line)})
 
 # %% [markdown]
-# The other pairs, each at the most that both have spent, and A against C at their own ends, where the spend differs.
+# The other pairs, each at the most that both have spent, and the order at the arms' own ends, where the spend differs.
 
 # %%
-rows = []
-for seed in wanted:
-    for left, right, equal in (("sft", "dpo", True), ("grpo", "dpo", True), ("sft", "grpo", False)):
-        if (left, seed) in curves and (right, seed) in curves:
-            pair = curves[left, seed], curves[right, seed]
-            budget = min(curve.end_hours for curve in pair)
-            at = [compare.newest_within(curve, budget) if equal else len(curve.points) - 1 for curve in pair]
-            accuracies = [curve.points["accuracy"][i] for curve, i in zip(pair, at, strict=True)]
-            row = {"seed": seed, "left": left, "right": right, "budget_hours": budget if equal else None}
-            row |= {"left_accuracy": accuracies[0], "right_accuracy": accuracies[1]}
-            rows.append(row | compare.mcnemar_at(*pair, *at))
-pairs = compare.add_holm(pd.DataFrame(rows))
+pairs = compare.pairs_table(curves, wanted)
 
 # %% tags=["hide-input"]
-give_table(
+show.table(
     "pairs",
     pairs,
     "Other comparisons, Holm over this table. Without a budget each arm is at its own end, and the spend is unequal.",
-    {
-        "pair": lambda row: f"{LETTERS[row.left]} and {LETTERS[row.right]}, seed {row.seed}",
-        "budget": lambda row: "-" if pd.isna(row.budget_hours) else cost.show_hours(row.budget_hours),
-        "first": lambda row: accuracy(row.left_accuracy),
-        "second": lambda row: accuracy(row.right_accuracy),
-        "first / second better": lambda row: versus(row.left_better, row.right_better),
-    }
-    | TESTED,
+    layouts.PAIRS,
 )
 
 # %% [markdown]
@@ -354,46 +230,24 @@ give_table(
 # stands beside because many plots suggest it. An arm that was there at the start spent nothing, and has no multiple.
 
 # %%
-rows = []
-for seed in both:
-    sft, grpo = curves["sft", seed], curves["grpo", seed]
-    asked = [("C's last", compare.last(grpo)), ("A's last", compare.last(sft)), *(("asked for", t) for t in targets)]
-    for of, target in asked:
-        row = {"seed": seed, "of": of} | compare.reach_row(sft, grpo, target)
-        dpo = curves.get(("dpo", seed))
-        rows.append(row | {"dpo_hours": compare.reach_and_hold(dpo, target) if dpo else None})
-reach = pd.DataFrame(rows)
+reach = compare.reach_table(curves, both, targets)
 
 
 # %% tags=["hide-input"]
-def reach_dpo(row):
-    known = row.source == "here" and ("dpo", row.seed) in runs
-    return spent(row.dpo_hours) if known else "-"
-
-
 def reached(row):
     """What holding a target took, as a phrase."""
-    if pd.notna(row.multiple):
-        return f"GRPO {spent(row.grpo_hours)}, continued SFT {spent(row.sft_hours)}, {times(row.multiple)}"
-    return f"GRPO {spent(row.grpo_hours)}, continued SFT {spent(row.sft_hours)}"
+    multiple = f", {show.times(row.multiple)}" if pd.notna(row.multiple) else ""
+    return f"GRPO {spent(row.grpo_hours)}, continued SFT {spent(row.sft_hours)}{multiple}"
 
 
-give_table(
+show.table(
     "reach_hold",
-    beside(reach, "reach_and_hold"),
+    show.beside(reach, published["reach_and_hold"]),
     "Billed hours until an arm reaches a target and holds it to its end; never: it did not.",
-    {
-        "target": lambda row: f"{accuracy(row.target)} ({row.of})",
-        "run": run_name,
-        "A": lambda row: spent(row.sft_hours, row.source),
-        "C GRPO": lambda row: spent(row.grpo_hours, row.source),
-        "B DPO": reach_dpo,
-        "C / A": lambda row: times(row.multiple),
-        "C / A, first touch": lambda row: times(row.touch_multiple),
-    },
+    layouts.reach_hold(spent, of_dpo),
 )
-for key, of in (("reach_c", "C's last"), ("reach_a", "A's last")):
-    note(key, by_seed({row.seed: reached(row) for row in reach[reach["of"] == of].itertuples()}))
+of_c, of_a = reach[reach["of"] == "C's last"], reach[reach["of"] == "A's last"]
+show.notes({"reach_c": (of_c, reached), "reach_a": (of_a, reached)})
 
 # %% [markdown]
 # ## Cost
@@ -401,23 +255,50 @@ for key, of in (("reach_c", "C's last"), ("reach_a", "A's last")):
 # The curves of all runs on one axis. The right panel ends where the second-longest arm does.
 
 # %% tags=["hide-input"]
-points = pd.concat([curve.points.assign(arm=curve.arm, seed=curve.seed) for curve in curves.values()])
 ends = sorted(max(curve.end_hours for curve in curves.values() if curve.arm == arm) for arm in NAMES)
-told = [
-    f"{NAMES[arm]} ends at " + by_seed({s: accuracy(compare.last(c)) for (a, s), c in curves.items() if a == arm})
-    for arm in NAMES
-]
-glue(
-    "figure_cost_curves",
-    plots.picture(
-        plots.cost_curves(points, NAMES, unit, 1.05 * ends[-2], headline),
-        alt=f"Line chart of exact records against billed {unit}, one line an arm and seed, all from the shared start. "
-        + "; ".join(told)
-        + ".",
-        caption=f"Exact records on {n} held-out documents against billed {unit} on {device}. One checkpoint's standard "
-        f"error is at most {standard_error}; it covers the sampling of documents, and the seeds show the rest.",
-    ),
+told = [f"{NAMES[arm]} ends at {per_seed(rows, lambda r: accuracy(r.last))}" for arm, rows in final.groupby("arm")]
+show.figure(
+    "cost_curves",
+    lambda points: plots.cost_curves(points, NAMES, unit, 1.05 * ends[-2], headline),
+    [curve.points.assign(arm=curve.arm, seed=curve.seed) for curve in curves.values()],
+    alt=f"Line chart of exact records against billed {unit}, one line an arm and seed, all from the shared start. "
+    f"{'; '.join(told)}.",
+    caption=f"Exact records on {n} held-out documents against billed {unit} on {device}. One checkpoint's standard "
+    f"error is at most {standard_error}; it covers the sampling of documents, and the seeds show the rest.",
+    absent="No run was compared.",
 )
+
+# %% [markdown]
+# How the runs came about. An interrupted run goes on from its last checkpoint; loading again and the work that was lost
+# are shown, not billed.
+
+# %% tags=["hide-input"]
+show.table(
+    "attempts",
+    cost.attempts(there),
+    "Every run behind these pages. Of the seconds only the billed ones are on a cost axis.",
+    layouts.ATTEMPTS,
+)
+
+# %% [markdown]
+# How the settings came about: what was tried on the development split, and which value the runs here used.
+
+# %% tags=["hide-input"]
+first = {run.arm: run for run in reversed([*starts.values(), *runs.values()])}  # one run an arm, of its first seed
+path = RESULTS / profile / "trials.csv"
+trials = cost.tried(pd.read_csv(path), first) if path.exists() else None
+if trials is None:
+    show.missing("table_trials", f"No trial of a setting is recorded for profile {profile}.")
+else:
+    show.table(
+        "trials",
+        trials,
+        f"Settings tried, judged at the last checkpoint. Together they were billed {trials['billed_s'].sum():,.0f} s.",
+        layouts.TRIALS,
+    )
+tuning = cost.tuning(trials, first, their["learning_rates"], NAMES)
+show.note("tuning", tuning)
+print(tuning)
 
 # %% [markdown]
 # ## Diagnostics
@@ -425,63 +306,47 @@ glue(
 # ### DPO: its own measures against the task
 #
 # Means over the first and the last tenth of the steps. Log-probs are sums over a completion, in nats, averaged over the
-# batch; per token beside, because a sum also falls when completions get longer.
+# batch; per token beside, because a sum also falls when completions get longer. What happened to the task is the test
+# of the last checkpoint against the start.
 
 # %%
-dpo = pd.DataFrame([{"seed": seed} | diagnose.dpo_ends(run.steps) for (arm, seed), run in runs.items() if arm == "dpo"])
-of_dpo = final[final["arm"] == "dpo"].set_index("seed")
-worse = {seed: bool(row["last"] < row["start"]) for seed, row in of_dpo.iterrows()}
-displaced = {row.seed: bool(row.displaced) for row in dpo.itertuples() if row.displaced is not None}
-dpo_verdict = compare.across_seeds(
-    {seed: displaced[seed] and worse[seed] for seed in displaced},
-    "DPO got better at its own preference metric while both log-probs fell and the task got worse",
-    "DPO did not show the published pattern: preference metric up, both log-probs and the task down",
+dpo = pd.DataFrame([{"seed": seed} | diagnose.dpo_ends(run.steps) for seed, run in of_dpo.items()])
+displaced = {row.seed: None if pd.isna(row.displaced) else bool(row.displaced) for row in dpo.itertuples()}
+dpo_verdict = across_seeds(
+    {seed: diagnose.dpo_sentence(displaced.get(seed), change["dpo"].get(seed)) for seed in wanted},
     "DPO's log-probs were not measured",
 )
 print(dpo_verdict)
 
 # %% tags=["hide-input"]
-give_table(
+show.table(
     "dpo",
-    beside(dpo, "dpo"),
+    show.beside(dpo, published["dpo"]),
     "DPO from the first tenth of its steps to the last. Log-probs in nats.",
-    {
-        "run": run_name,
-        "chosen, sum": lambda row: moved(row.chosen_logp_first, row.chosen_logp_last),
-        "rejected, sum": lambda row: moved(row.rejected_logp_first, row.rejected_logp_last),
-        "chosen, per token": lambda row: moved(row.chosen_logp_token_first, row.chosen_logp_token_last, ".3f"),
-        "rejected, per token": lambda row: moved(row.rejected_logp_token_first, row.rejected_logp_token_last, ".3f"),
-        "preference accuracy": lambda row: moved(row.accuracy_first, row.accuracy_last),
-    },
+    layouts.DPO,
 )
-note("dpo_verdict", dpo_verdict)
-lines = {row.seed: moved(row.chosen_logp_first, row.chosen_logp_last) for row in dpo.itertuples()}
-note("dpo_chosen", by_seed(lines))
-note("dpo_rejected", by_seed({r.seed: moved(r.rejected_logp_first, r.rejected_logp_last) for r in dpo.itertuples()}))
-note("dpo_preference", by_seed({r.seed: moved(r.accuracy_first, r.accuracy_last) for r in dpo.itertuples()}))
-note("dpo_task", by_seed({seed: moved(row["start"], row["last"], ".4f") for seed, row in of_dpo.iterrows()}))
-
-
-def smooth(values):
-    """Moving average over `smooth_steps`, shorter at the start."""
-    return values.rolling(smooth_steps, min_periods=1).mean()
-
-
-if displaced:
-    steps = {seed: runs["dpo", seed].steps for seed in displaced}
-    drawn = [
-        table[list(diagnose.DPO_MEASURES)].apply(smooth).assign(step=table["step"], seed=seed)
-        for seed, table in steps.items()
-    ]
-    picture = plots.picture(
-        plots.dpo_training(pd.concat(drawn)),
-        alt="Three line charts by optimizer step: log-prob of chosen and rejected answers, summed and per token, and "
-        f"preference accuracy. Chosen, summed, first to last tenth: {by_seed(lines)}.",
-        caption=f"DPO's own measures, moving average over {smooth_steps} steps. Grey: a coin's accuracy.",
-    )
-else:
-    picture = plots.absent("DPO's log-probs were not measured in these runs.")
-glue("figure_dpo", picture)
+show.notes(
+    {
+        "dpo_verdict": dpo_verdict,
+        "dpo_chosen": (dpo, layouts.change("chosen_logp")),
+        "dpo_rejected": (dpo, layouts.change("rejected_logp")),
+        "dpo_preference": (dpo, layouts.change("accuracy")),
+        "dpo_task": (final[final["arm"] == "dpo"], lambda row: show.moved(row.start, row.last, ".4f")),
+    }
+)
+show.figure(
+    "dpo",
+    plots.dpo_training,
+    [
+        diagnose.smooth(of_dpo[seed].steps[["step", *diagnose.DPO_MEASURES]], smooth_steps).assign(seed=seed)
+        for seed, known in displaced.items()
+        if known is not None
+    ],
+    alt="Three line charts by optimizer step: log-prob of chosen and rejected answers, summed and per token, and "
+    f"preference accuracy. Chosen, summed, first to last tenth: {per_seed(dpo, layouts.change('chosen_logp'))}.",
+    caption=f"DPO's own measures, moving average over {smooth_steps} steps. Grey: a coin's accuracy.",
+    absent="DPO's log-probs were not measured in these runs.",
+)
 
 # %% [markdown]
 # ### Which fields go wrong
@@ -489,34 +354,25 @@ glue("figure_dpo", picture)
 # At the last checkpoint. The fields of an invalid completion, which is not a record at all, count in no column.
 
 # %%
-rows = []
-for seed in wanted:
-    rows.append(
-        {"arm": "start", "seed": seed} | diagnose.mistakes(starts[seed].checkpoints.sort_values("step").iloc[-1])
-    )
-    for arm in NAMES:
-        if (arm, seed) in runs:
-            last = runs[arm, seed].checkpoints.sort_values("step").iloc[-1]
-            rows.append({"arm": arm, "seed": seed} | diagnose.mistakes(last))
-mistakes = pd.DataFrame(rows)
+scored = {
+    key: run for seed in wanted for key, run in ((("start", seed), starts[seed]), *runs.items()) if key[1] == seed
+}
+mistakes = diagnose.mistakes_table(scored)
 
 # %% tags=["hide-input"]
-give_table(
+show.table(
     "errors",
     mistakes,
     f"Fields missing / wrong / spurious at the last checkpoint, of {n} held-out documents.",
-    {"arm": lambda row: f"{NAMES.get(row.arm, 'shared start')}, seed {row.seed}"}
-    | {
-        field.replace("_", " "): lambda row, field=field: " / ".join(
-            str(getattr(row, f"{field}_{m}")) for m in diagnose.MISTAKES
-        )
-        for field in ("name", *diagnose.NULLABLE)
-    }
-    | {"places' share": lambda row: percent(row.places_share), "invalid": lambda row: str(row.invalid)},
+    layouts.ERRORS,
 )
-shares = mistakes.loc[mistakes["arm"] != "start", "places_share"]
-note("places_share", f"{percent(shares.min())} to {percent(shares.max())}")
-note("published_places_share", percent(published["errors"]["places_share"], ".0%"))
+of_arms = mistakes[mistakes["arm"] != "start"]
+show.notes(
+    {
+        "places_share": f"{percent(of_arms['places_share'].min())} to {percent(of_arms['places_share'].max())}",
+        "published_places_share": percent(published["errors"]["places_share"], ".0%"),
+    }
+)
 
 # %% [markdown]
 # ### GRPO: the bill
@@ -525,17 +381,13 @@ note("published_places_share", percent(published["errors"]["places_share"], ".0%
 # stays missing, and its time is in the remainder; above `max_remainder` the notebook stops.
 
 # %%
-UPDATE = ["backward", "gradient clipping", "optimizer"]  # one residual in the published study
-grpo = {seed: run for (arm, seed), run in runs.items() if arm == "grpo"}
-tables = [cost.share_table(r.phases, r.info["billed_s"], max_remainder, r.name).assign(seed=s) for s, r in grpo.items()]
-bill = pd.concat(tables, ignore_index=True)
-shares = bill.pivot(index="part", columns="seed", values="share").reindex(bill["part"].unique())
-update = shares.loc[UPDATE].sum(min_count=1)
-training = shares.loc[["no-grad forward", "grad forward", *UPDATE]].sum(min_count=1)
+bill, parts = cost.bill(grpo, max_remainder)
+shares = parts["share"]
+training = cost.training_share(shares)
 generating = shares.loc["generation"]
-trains_more = (training > generating)[generating.notna() & training.notna()].to_dict()
-headline_bill = compare.across_seeds(
-    trains_more,
+trains_more = (training > generating).astype(object).where(training.notna() & generating.notna()).reindex(wanted)
+headline_bill = either(
+    trains_more.to_dict(),
     "GRPO pays more for training on its rollouts than for generating them",
     "GRPO pays more for generating its rollouts than for training on them",
     "GRPO's bill was not split into generating and training",
@@ -543,45 +395,47 @@ headline_bill = compare.across_seeds(
 print(headline_bill)
 
 # %% tags=["hide-input"]
-seconds = bill.pivot(index="part", columns="seed", values="seconds").reindex(shares.index)
 theirs = pd.DataFrame(published["bill"]["rows"]).set_index("part")
-seen = [part for part in shares.index if shares.loc[part].notna().any() or part in theirs.index]
-rows = [{"part": part, "seconds": seconds.loc[part], "share": shares.loc[part]} for part in seen]
-together = "backward + clipping + optimizer"
-rows.append({"part": together, "seconds": seconds.loc[UPDATE].sum(min_count=1), "share": update})
-show = {"part": lambda row: row.part}
-for seed in grpo:
-    show[f"s, seed {seed}"] = lambda row, seed=seed: (
-        "missing" if pd.isna(row.seconds[seed]) else f"{row.seconds[seed]:,.1f}"
-    )
-    show[f"share, seed {seed}"] = lambda row, seed=seed: (
-        "missing" if pd.isna(row.share[seed]) else percent(row.share[seed])
-    )
-show["published, s"] = lambda row: f"{theirs['seconds'][row.part]:,}" if row.part in theirs.index else "-"
-show["published, share"] = lambda row: percent(theirs["share"][row.part]) if row.part in theirs.index else "-"
-caption = (
-    "Where GRPO's billed seconds went. The last row adds three above it, because the study had them as one residual."
+seen = [part for part in parts.index if shares.loc[part].notna().any() or part in theirs.index]
+checkpointing = either(
+    {seed: run.info["trainer"].get("gradient_checkpointing") for seed, run in grpo.items()},
+    "Activations were recomputed to save memory (gradient checkpointing), so backward holds a second forward",
+    "Gradient checkpointing was off, so backward holds no second forward",
+    "Whether backward recomputed activations is not recorded",
 )
-glue("table_bill", plots.table(plots.lay_out(pd.DataFrame(rows), show), "grpo_bill", caption, csv=bill))
+show.table(
+    "bill",
+    pd.DataFrame({"part": seen}),
+    f"Where GRPO's billed seconds went. {checkpointing}. The last row adds three above it, because the study had them "
+    "as one residual.",
+    layouts.bill(parts, theirs),
+    csv=bill,
+)
+alone = shares.drop(index=cost.TOGETHER)
+most = by_seed({seed: f"{alone[seed].idxmax()} at {percent(alone[seed].max())}" for seed in grpo})
 remainder = by_seed({seed: percent(shares.loc[cost.REMAINDER, seed]) for seed in grpo})
-most = by_seed({seed: f"{shares[seed].idxmax()} at {percent(shares[seed].max())}" for seed in grpo})
-glue(
-    "figure_bill",
-    plots.picture(
-        plots.time_shares(bill[bill["part"].isin(seen)]),
-        alt=f"Horizontal bars: share of GRPO's billed seconds by part, one bar a seed. Most: {most}.",
-        caption=f"Shares of GRPO's billed time on {device}. The remainder, under no timer, is {remainder}.",
-    ),
+show.figure(
+    "bill",
+    plots.time_shares,
+    [bill[bill["part"].isin(seen)]],
+    alt=f"Horizontal bars: share of GRPO's billed seconds by part, one bar a seed. Most: {most}.",
+    caption=f"Shares of GRPO's billed time on {device}. The remainder, under no timer, is {remainder}.",
+    absent="GRPO's bill was not measured.",
 )
-note("headline_bill", headline_bill)
-note("bill_total", by_seed({seed: spent(curves["grpo", seed].end_hours) for seed in grpo}))
-note("bill_most", most)
-note("bill_remainder", remainder)
-for key, values in (("generation", generating), ("training", training), ("update", update)):
-    note(f"bill_{key}", by_seed({seed: percent(values[seed]) for seed in grpo}))
-note("bill_reward", by_seed({seed: percent(shares.loc["reward function", seed]) for seed in grpo}))
-note("published_generation", percent(theirs["share"]["generation"]))
-note("published_update", percent(theirs["share"][together]))
+told = {"generation": generating, "training": training, "update": shares.loc[cost.TOGETHER]}
+told |= {"reward": shares.loc["reward function"]}
+show.notes({f"bill_{key}": by_seed({s: percent(values[s]) for s in grpo}) for key, values in told.items()})
+show.notes(
+    {
+        "headline_bill": headline_bill,
+        "checkpointing": checkpointing,
+        "bill_total": by_seed({seed: spent(curves["grpo", seed].end_hours) for seed in grpo}),
+        "bill_most": most,
+        "bill_remainder": remainder,
+        "published_generation": percent(theirs["share"]["generation"]),
+        "published_update": percent(theirs["share"][cost.TOGETHER]),
+    }
+)
 
 # %% [markdown]
 # Tokens say why. The trainer takes every rollout's whole sequence, prompt included, through each of its passes, while
@@ -589,21 +443,11 @@ note("published_update", percent(theirs["share"][together]))
 
 # %% tags=["hide-input"]
 tokens = pd.DataFrame([{"seed": s, "steps": len(run.steps)} | cost.tokens(run.steps) for s, run in grpo.items()])
-tokens = beside(tokens, "tokens").assign(ratio=lambda table: table["trainer"] / table["generated"])
-give_table(
-    "tokens",
-    tokens,
-    "Tokens of the GRPO runs.",
-    {
-        "run": run_name,
-        "steps": lambda row: number(row.steps, ","),
-        "through each trainer pass": lambda row: number(row.trainer, ",.0f"),
-        "generated": lambda row: number(row.generated, ",.0f"),
-        "ratio": lambda row: number(row.ratio, ".2g"),
-    },
-)
+tokens = show.beside(tokens, published["tokens"]).astype({"trainer": float, "generated": float})
+tokens["ratio"] = tokens["trainer"] / tokens["generated"]
+show.table("tokens", tokens, "Tokens of the GRPO runs.", layouts.TOKENS)
 for source, key in (("here", "token_ratio"), ("published", "published_token_ratio")):
-    note(key, by_seed({row.seed: number(row.ratio, ".2g") for row in tokens[tokens["source"] == source].itertuples()}))
+    show.notes({key: (tokens[tokens["source"] == source], lambda row: number(row.ratio, ".2g"))})
 
 # %% [markdown]
 # ### GRPO: where the signal goes
@@ -613,218 +457,139 @@ for source, key in (("here", "token_ratio"), ("published", "published_token_rati
 # (at beta 0 and one iteration a batch), and a group without variance need not be trained on.
 
 # %%
-rows = []
-for seed, run in grpo.items():
-    avoidable = cost.avoidable(run.phases, run.steps, run.info["billed_s"])
-    rows.append({"seed": seed} | diagnose.group_signal(run.steps) | avoidable)
+counted = {seed: diagnose.constant_groups(run) for seed, run in grpo.items()}
+rows = [
+    {"seed": seed} | diagnose.group_signal(counted[seed]) | cost.avoidable(run.phases, run.steps, run.info["billed_s"])
+    for seed, run in grpo.items()
+]
 signal = pd.DataFrame(rows)
-saturates = {row.seed: bool(row.zero_last > row.zero_first) for row in signal.itertuples() if pd.notna(row.zero_all)}
-groups_verdict = compare.across_seeds(
+saturates = signal.set_index("seed")["rose"].reindex(wanted).to_dict()
+rose = "groups without variance in reward became more frequent from first to last tenth"
+groups_verdict = either(
     saturates,
-    "GRPO used up its own signal: groups without variance in reward became more frequent from first to last tenth",
-    "GRPO kept its signal: groups without variance in reward did not become more frequent from first to last tenth",
+    f"GRPO used up its own signal: {rose}",
+    f"GRPO kept its signal: {rose.replace('became', 'did not become')}",
     "Groups without variance in reward were not counted",
 )
 print(groups_verdict)
 
-
 # %% tags=["hide-input"]
-def zeros(row):
-    return " / ".join(percent(share, ".0%") for share in (row.zero_first, row.zero_middle, row.zero_last))
-
-
-give_table(
+show.table(
     "groups",
-    beside(signal, "groups"),
-    "GRPO's signal by tenths of the steps: groups first / middle / last, entropy (nats per token) first to last.",
-    {
-        "run": run_name,
-        "zero-variance groups": zeros,
-        "entropy": lambda row: moved(row.entropy_first, row.entropy_last, ".4f"),
-        "steps with gradient exactly 0": lambda row: percent(row.gradient_zero),
-        "groups all right": lambda row: percent(row.all_right),
-        "groups all wrong": lambda row: percent(row.all_wrong),
-    },
+    show.beside(signal, published["groups"]),
+    "GRPO's signal by tenths of the steps: zero-variance groups first / middle / last, entropy (nats per token) first "
+    "to last. All right, all wrong: of the zero-variance groups, those with only exact records, or with none.",
+    layouts.GROUPS,
 )
-if saturates:
-    steps = {seed: grpo[seed].steps for seed in saturates}
-    drawn = [
-        pd.DataFrame({"step": table["step"], "zero_variance": table["zero_variance_groups"] / table["groups"]})
-        .assign(entropy=diagnose.column(table, "entropy"))
-        .set_index("step")
-        .apply(smooth)
-        .reset_index()
-        .assign(seed=seed)
-        for seed, table in steps.items()
-    ]
-    picture = plots.picture(
-        plots.group_signal(pd.concat(drawn)),
-        alt="Two line charts by optimizer step: share of GRPO's groups without variance in reward, and entropy. "
-        f"Groups in the first / middle / last tenth: {by_seed({row.seed: zeros(row) for row in signal.itertuples()})}.",
-        caption=f"GRPO's signal by step, moving average over {smooth_steps} steps.",
-    )
-else:
-    picture = plots.absent("Zero-variance groups were not measured in these runs.")
-glue("figure_groups", picture)
-note("groups_verdict", groups_verdict)
-note("zero_variance", by_seed({row.seed: zeros(row) for row in signal.itertuples()}))
-for key in ("zero_all", "gradient_zero", "constant"):
-    note(f"signal_{key}", by_seed({row.seed: percent(getattr(row, key)) for row in signal.itertuples()}))
-nograd = {
-    row.seed: "no such pass was timed" if pd.isna(row.nograd) else percent(row.nograd) for row in signal.itertuples()
-}
-note("signal_nograd", by_seed(nograd))
+zero_variance = per_seed(signal, show.tenths)
+show.figure(
+    "groups",
+    plots.group_signal,
+    [
+        diagnose.smooth(diagnose.by_step(counted[seed]), smooth_steps).assign(seed=seed)
+        for seed, known in saturates.items()
+        if pd.notna(known)
+    ],
+    alt="Two line charts by optimizer step: share of GRPO's groups without variance in reward, and entropy. "
+    f"Groups in the first / middle / last tenth: {zero_variance}.",
+    caption=f"GRPO's signal by step, moving average over {smooth_steps} steps.",
+    absent="Zero-variance groups were not measured in these runs.",
+)
+show.notes(
+    {
+        "groups_verdict": groups_verdict,
+        "zero_variance": zero_variance,
+        "signal_nograd": (signal, lambda r: "no such pass was timed" if pd.isna(r.nograd) else percent(r.nograd)),
+    }
+    | {f"groups_all_{which}": (signal, show.only(f"constant_{which}", percent)) for which in ("right", "wrong")}
+    | {f"signal_{key}": (signal, show.only(key, percent)) for key in ("zero_all", "gradient_zero", "constant")}
+)
 
 # %% [markdown]
 # ### GRPO: what the reward does not show
 #
 # Fields answered null where gold has a value, on held-out documents: at the start, at the first checkpoint, at the one
-# with the most, and at the last. A policy may learn that null is safe while its reward stays high.
+# with the most, and at the last. A policy may learn that null is safe while its reward stays high. The test compares,
+# document by document, whether any field was so answered at the last checkpoint and at the start; Holm over the seeds.
 
 # %%
-rows = []
-for seed, run in grpo.items():
-    scored = [starts[seed].predictions, *(r.predictions for (_, s), r in runs.items() if s == seed)]
-    gold = {f"{field}_gold": diagnose.gold_values(scored, field) for field in diagnose.NULLABLE}
-    rows += [
-        {"seed": seed} | row | gold for row in diagnose.null_checkpoints(starts[seed].checkpoints, run.checkpoints)
-    ]
-nulls = pd.DataFrame(rows)
-at = nulls.set_index(["seed", "checkpoint"])["all"]
-null_grew = {seed: bool(at[seed, "last"] > at[seed, "start"]) for seed in grpo}
+nulls = diagnose.null_table(grpo, starts, {seed: [r for (_, s), r in scored.items() if s == seed] for seed in grpo})
+at = nulls.set_index(["seed", "checkpoint"])
+more_nulls = outcomes.of_rows(nulls[nulls["checkpoint"] == "last"], alpha)
+says = {HELD: "more often than at the start", WRONG: "less often than at the start", NOT_SHOWN: "no change is shown"}
+null_verdict = across_seeds({seed: says.get(more_nulls.get(seed)) for seed in wanted}, "not measured")
+print(null_verdict)
 
 # %% tags=["hide-input"]
-table = beside(nulls, "nulls")
+rows = show.beside(nulls, published["nulls"])
 for field, count in published["nulls"]["gold"].items():
-    table.loc[table["source"] == "published", f"{field}_gold"] = count
-give_table(
+    rows.loc[rows["source"] == "published", f"{field}_gold"] = count
+show.table(
     "nulls",
-    table,
-    "Held-out fields answered null where gold has a value, of the documents whose gold has one.",
-    {"run": run_name, "checkpoint": lambda row: f"{row.checkpoint} (step {row.step})"}
-    | {
-        field.replace("_", " "): lambda row, field=field: (
-            f"{getattr(row, field)} of {getattr(row, f'{field}_gold'):.0f}"
-        )
-        for field in diagnose.NULLABLE
-    },
+    rows,
+    "Held-out fields answered null where gold has a value, of the documents whose gold has one. Only here / at the "
+    "start: documents with such a null at this checkpoint only, and at the start only.",
+    layouts.NULLS,
 )
-drawn = {seed: shares for seed, run in grpo.items() if (shares := diagnose.null_shares(run.steps)) is not None}
-if drawn:
-    drawn = {
-        seed: rates.set_index("step").apply(smooth).reset_index().assign(seed=seed) for seed, rates in drawn.items()
-    }
-    peaks = {seed: rates[[f"missing_{field}" for field in diagnose.NULLABLE]].max() for seed, rates in drawn.items()}
-    told = {
-        s: f"{peak.idxmax().removeprefix('missing_').replace('_', ' ')}, {peak.max():.0%}" for s, peak in peaks.items()
-    }
-    nulls_peak = by_seed(told)
-    picture = plots.picture(
-        plots.null_rates(pd.concat(drawn.values()), ["name", *diagnose.NULLABLE]),
-        alt="Line charts by optimizer step, one a field: rollouts that answer null, rollouts whose gold is null, and "
-        f"rollouts that answer null where gold has a value. Highest of these: {nulls_peak}.",
-        caption=f"Null answers in GRPO's rollouts, moving average over {smooth_steps} steps.",
-    )
-else:
-    nulls_peak = "not measured"
-    picture = plots.absent("Null answers by step were not measured in these runs.")
-glue("figure_nulls", picture)
-note("nulls_peak", nulls_peak)
+rates = {seed: diagnose.null_shares(run.steps) for seed, run in grpo.items()}
+rates = {seed: diagnose.smooth(table, smooth_steps) for seed, table in rates.items() if table is not None}
+nulls_peak = across_seeds({s: diagnose.peak_null(rates[s]) if s in rates else None for s in grpo}, "not measured")
+show.figure(
+    "nulls",
+    lambda lines: plots.null_rates(lines, ["name", *diagnose.NULLABLE]),
+    [table.assign(seed=seed) for seed, table in rates.items()],
+    alt="Line charts by optimizer step, one a field: rollouts that answer null, rollouts whose gold is null, and "
+    f"rollouts that answer null where gold has a value. Highest of these: {nulls_peak}.",
+    caption=f"Null answers in GRPO's rollouts, moving average over {smooth_steps} steps.",
+    absent="Null answers by step were not measured in these runs.",
+)
 moments = {"start": "at the start", "most nulls": "at its worst checkpoint", "last": "at the end"}
-lines = {s: ", ".join(f"{at[s, moment]} {when}" for moment, when in moments.items()) for s in grpo}
-note("nulls_moved", by_seed(lines))
+lines = {s: ", ".join(f"{at.loc[(s, moment), 'all']} {when}" for moment, when in moments.items()) for s in grpo}
+show.notes({"nulls_peak": nulls_peak, "nulls_moved": by_seed(lines), "null_verdict": null_verdict})
 
 # %% [markdown]
 # ## What the published study found, asked of these runs
 #
-# The statements were fixed, in `published.yaml`, before any run here was recorded. Each is scored by rule, seed by
-# seed.
+# The statements in `published.yaml` are the study's findings, taken as predictions for ours, and were fixed before any
+# run here was recorded. A statement that one arm or checkpoint is better than another is scored by the exact test after
+# Holm: held, wrong (the other way round), or not shown. The others are counted.
 
 # %%
-last = final.pivot(index="seed", columns="arm", values="last").dropna()
-ordered = (last["sft"] > last["grpo"]) & (last["grpo"] > last["dpo"])
-leads = (decisive["p_holm"] < alpha) & (decisive["left_better"] > decisive["right_better"])
-reach_c = reach[reach["of"] == "C's last"]
-sooner = reach_c["sft_hours"] < reach_c["grpo_hours"]
-places = mistakes[mistakes["arm"] != "start"].groupby("seed")["places_share"].min() > 0.5
+at_end = pairs[pairs["budget_hours"].isna()].groupby(["left", "right"])
+order = [
+    outcomes.of_rows(at_end.get_group(key), alpha) if key in at_end.groups else {}
+    for key in (("sft", "grpo"), ("grpo", "dpo"))
+]
+opposite = {HELD: WRONG, WRONG: HELD}
 scores = {
-    "sft_leads": dict(zip(decisive["seed"], leads, strict=True)),
-    "order_at_end": ordered.to_dict(),
-    "sft_never_behind": dict(zip(all_budgets["seed"], all_budgets["right_wins"] == 0, strict=True)),
-    "grpo_holds_later": dict(zip(reach_c["seed"], sooner, strict=True)),
-    "dpo_below_start": worse,
+    "sft_leads": outcomes.of_rows(decisive, alpha),
+    "order_at_end": {s: outcomes.all_of([step.get(s, NOT_MEASURED) for step in order]) for s in wanted},
+    "sft_never_behind": {r.seed: r.right_wins == 0 if r.compared else None for r in all_budgets.itertuples()},
+    "grpo_holds_later": {r.seed: outcomes.sooner(r) for r in of_c.itertuples()},
+    "dpo_below_start": {seed: opposite.get(result, result) for seed, result in change["dpo"].items()},
     "displacement": displaced,
-    "places_dominate": places.to_dict(),
+    "places_dominate": {s: share > 0.5 for s, share in of_arms.groupby("seed")["places_share"].min().dropna().items()},
     "training_dominates": trains_more,
     "groups_saturate": saturates,
-    "null_hacking": null_grew,
+    "null_hacking": more_nulls,
 }
+scores = {key: {seed: outcomes.counted(score.get(seed)) for seed in wanted} for key, score in scores.items()}
 
 # %% tags=["hide-input"]
-for article in ("cost_curves", "grpo_bill"):
-    rows = [
-        {"key": key, **claim, "here": compare.outcome(scores[key])}
-        for key, claim in published["claims"][article].items()
-    ]
-    claims = pd.DataFrame(rows)
-    give_table(
+for article, statements in published["claims"].items():
+    if article == "source":
+        continue
+    claims = pd.DataFrame([{"key": key, **c, "here": outcomes.outcome(scores[key])} for key, c in statements.items()])
+    show.table(
         f"claims_{article}",
         claims,
-        f"Statements scored by rule; significance is p < {alpha}, after Holm unless the statement says raw.",
-        {"statement": lambda row: row.text, "published study": lambda row: row.published, "here": lambda row: row.here},
+        "The published findings, taken as predictions for these runs and scored by rule; significance is "
+        f"p < {alpha}, after Holm unless the statement says raw.",
+        layouts.CLAIMS,
     )
-    uniform = claims["here"].isin(["held", "wrong", "not measured"])
-    tally = claims["here"].where(uniform, "in some seeds only").value_counts()
-    note(
-        f"claims_{article}", f"of {len(claims)}, " + ", ".join(f"{count} {how}" for how, count in sorted(tally.items()))
-    )
-
-# %% [markdown]
-# ## Other runs
-#
-# Variants of the arms, where there are any, each against its own start.
-
-# %% tags=["hide-input"]
-named = {run.name: run for run in there}
-rows = []
-for run in there:
-    if run.arm in (*NAMES, "setup", "start"):
-        continue
-    parent = next(name for name in run.info["parents"] if name != "setup")
-    curve = compare.curve(run, records.pinned(profile, parent))
-    row = {"run": run.name, "parent": parent, "start": curve.points["accuracy"][0], "last": compare.last(curve)}
-    row |= {"best": curve.points["accuracy"].max(), "hours": curve.end_hours}
-    rows.append(row | compare.mcnemar_at(curve, curve, len(curve.points) - 1, 0))
-if rows:
-    give_table(
-        "variants",
-        compare.add_holm(pd.DataFrame(rows)),
-        "Other runs, each from the last checkpoint of its parent.",
-        {
-            "run": lambda row: row.run,
-            "from": lambda row: row.parent,
-            "start": lambda row: accuracy(row.start),
-            "last": lambda row: accuracy(row.last),
-            "best": lambda row: accuracy(row.best),
-            "spent": lambda row: spent(row.hours),
-            "last / start better": lambda row: versus(row.left_better, row.right_better),
-        }
-        | TESTED,
-    )
-else:
-    glue("table_variants", plots.absent("No variants were run in this profile."))
-
-# %% [markdown]
-# ## Do the records agree with themselves?
-#
-# The exact counts of all checkpoints, recounted from the predictions.
-
-# %%
-unlike = [line for run in (setup, *starts.values(), *runs.values()) for line in diagnose.disagreements(run)]
-agree = "Every checkpoint's count agrees with its predictions"
-records_agree = agree if not unlike else "Records disagree with themselves: " + "; ".join(unlike)
-note("records_agree", records_agree)
-print(records_agree)
+    tally = claims["here"].where(claims["here"].isin(outcomes.OUTCOMES), "not alike in all seeds").value_counts()
+    told = ", ".join(f"{count} {how}" for how, count in sorted(tally.items()))
+    show.note(f"claims_{article}", f"of {len(claims)}, {told}")
 
 # %% [markdown]
 # ## Recap

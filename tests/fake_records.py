@@ -35,8 +35,10 @@ GRPO_STEP = {
     "log": 0.1,
     "unaccounted": 0.5,
 }
+LEARNING_RATES = {"start": 1e-3, "sft": 1e-3, "dpo": 1e-4, "grpo": 5e-4}
 GPU = {"kind": "cuda", "name": "Fake GPU", "count": 1, "uuid": None, "driver": None}
 CPU = {"kind": "cpu", "name": "Fake CPU", "count": 1, "uuid": None, "driver": None}
+SETUP = ("model_load", "trainer_setup", "final_save")
 
 
 def swapped(arms: dict, left: str, right: str) -> dict:
@@ -44,16 +46,26 @@ def swapped(arms: dict, left: str, right: str) -> dict:
     return arms | {left: arms[right], right: arms[left]}
 
 
-def write(runs: Path, profile="fake", arms=ARMS, seeds=None, device=GPU, grpo_step=GRPO_STEP, drop_steps=(), skip=()):
+def write(
+    runs: Path,
+    profile="fake",
+    arms=ARMS,
+    seeds=None,
+    device=GPU,
+    grpo_step=GRPO_STEP,
+    drop_steps=(),
+    skip=(),
+    info=None,
+):
     """Write and pin all runs of a study: setup, and for each seed the start and the arms.
 
     seeds: arm -> its seeds (default: 0 and 1 for every arm). drop_steps: runs that logged nothing of their own by step.
-    skip: runs that are left out.
+    skip: runs that are left out. info: name of a run -> what its run.json says otherwise.
     """
     seeds = seeds or {arm: [0, 1] for arm in arms}
     folder = Path(runs) / profile
     every_seed = sorted({seed for own in seeds.values() for seed in own})
-    writer = _Writer(folder, profile, device, skip)
+    writer = _Writer(folder, profile, device, skip, info or {})
     writer.run("setup", None, [(0, 0.20)], {}, None, [("model_load", None, 1.0)])
     for seed in every_seed:
         start_curve, load = [(50, 0.45), (90, START)], [("model_load", None, 10.0)]
@@ -72,8 +84,8 @@ def write(runs: Path, profile="fake", arms=ARMS, seeds=None, device=GPU, grpo_st
 
 
 class _Writer:
-    def __init__(self, folder, profile, device, skip):
-        self.folder, self.profile, self.device, self.skip = folder, profile, device, skip
+    def __init__(self, folder, profile, device, skip, info):
+        self.folder, self.profile, self.device, self.skip, self.info = folder, profile, device, skip, info
         (folder / "pins").mkdir(parents=True, exist_ok=True)
 
     def run(self, arm, seed, curve, parents, steps, phases):
@@ -88,7 +100,7 @@ class _Writer:
             row = {"step": table["step"].iloc[0], "billed_s": float(billed_s), "train_s": 0.9 * billed_s, "n": N}
             row |= {"exact": int(table["exact"].sum()), "valid": int(table["valid"].sum()), "weights_sha256": "0" * 64}
             for field in FIELDS:
-                for verdict in ("right", "wrong", "missing", "spurious", "invalid"):
+                for verdict in ("right", "wrong", "missing", "spurious"):
                     row[f"{field}_{verdict}"] = int((table[f"{field}_verdict"] == verdict).sum())
             checkpoints.append(row)
         billed_s = float(curve[-1][0])
@@ -97,7 +109,11 @@ class _Writer:
         ledger = pd.DataFrame(rows, columns=["phase", "step", "host_s"])
         if known_s > billed_s > 0:  # the parts of a short run are scaled to its bill
             ledger["host_s"] *= billed_s / known_s
-        ledger = ledger.assign(attempt=0, device_s=None, calls=1, billed=True, kind="train")
+        outside = ledger["phase"].isin(SETUP)
+        ledger = ledger.assign(attempt=0, device_s=None, calls=1, billed=True)
+        ledger["kind"] = outside.map({True: "setup", False: "train"})
+        evaluation = {"phase": "evaluation", "host_s": 3.0, "attempt": 0, "calls": 1, "billed": False}
+        ledger = pd.concat([ledger, pd.DataFrame([evaluation | {"kind": "evaluation"}])], ignore_index=True)
         ledger["step"] = ledger["step"].astype("Int64")
         ledger["device_s"] = ledger["device_s"].astype("float64")
         tables = {"checkpoints": pd.DataFrame(checkpoints), "predictions": pd.concat(predictions), "phases": ledger}
@@ -105,14 +121,18 @@ class _Writer:
             tables["steps"] = steps
         for table, rows in tables.items():
             rows.to_parquet(record / f"{table}.parquet", index=False)
-        attempt = {"start_utc": "2026-01-01T00:00:00+00:00", "end_utc": "2026-01-01T01:00:00+00:00"}
+        times = {"start_utc": "2026-01-01T00:00:00+00:00", "end_utc": "2026-01-01T01:00:00+00:00"}
+        trained = arm != "setup"
+        trainer = {"learning_rate": LEARNING_RATES[arm], "gradient_checkpointing": True} if trained else {}
         info = {
             "run": name, "arm": arm, "seed": seed, "profile": self.profile, "status": "finished", "id": f"id-{name}",
-            "identity": {}, "parents": parents, "parameters": {}, "trainer": {}, "facts": {}, "files": {},
+            "identity": {}, "parents": parents, "parameters": {"judged_split": "heldout"} if trained else {},
+            "trainer": trainer, "facts": {}, "files": {},
             "data_fingerprint": "f" * 64, "model": {"name": "fake", "sha256": "e" * 64}, "source_sha256": "d" * 64,
-            "device": self.device, "versions": {}, "commit": None, "attempts": [attempt], "billed_s": billed_s,
-            "train_s": billed_s, "evaluation_s": 0.0, "resume_s": 0.0, "lost_s": 0.0,
-        }  # fmt: skip
+            "device": self.device, "versions": {}, "commit": None, "billed_s": billed_s,
+            "attempts": [{"attempt": 0, **times, "status": "finished"}], "evaluation_s": 3.0, "resume_s": 0.0,
+            "train_s": float(ledger.loc[ledger["kind"] == "train", "host_s"].sum()), "lost_s": 0.0,
+        } | self.info.get(name, {})  # fmt: skip
         (record / "run.json").write_text(json.dumps(info))
         pin = {"folder": str(record.resolve()), "id": info["id"]}
         (self.folder / "pins" / f"{name}.json").write_text(json.dumps(pin))
@@ -160,6 +180,8 @@ def _grpo_steps(n_steps):
         zero_variance_groups=np.round(16 * (0.5 + 0.45 * rise)).astype(int), groups_all_right=8, groups_all_wrong=0,
         completion_tokens=128 * 40, prompt_tokens=128 * 300,
     )  # fmt: skip
+    steps["zero_variance_all_right"] = steps["zero_variance_groups"] // 2
+    steps["zero_variance_all_wrong"] = steps["zero_variance_groups"] // 4
     steps["grad_norm"] = np.where(rise > 0.5, 0.0, 1.0)
     for number, field in enumerate(FIELDS):
         expected = 40 if field.startswith("death") else 0

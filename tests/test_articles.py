@@ -17,18 +17,26 @@ from fake_records import ARMS, CPU, GRPO_STEP, swapped
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from lib.paths import BOOK, NOTEBOOKS, ROOT
+from lib import records
+from lib.paths import BOOK, NOTEBOOKS, RESULTS, ROOT, RUNS
 
 ARTICLES = ("cost_curves", "grpo_bill")
 
 
+TRIALS = """arm,seed,parameter,value,split,n,exact,best_exact,billed_s,device,commit,id
+sft,0,sft_learning_rate,0.001,dev,200,180,181,10.5,Fake CPU,abc,1
+sft,0,sft_learning_rate,0.002,dev,200,170,171,11.5,Fake CPU,abc,2
+"""
+
+
 def execute(runs, **parameters):
-    """Texts and HTML that 04_compare glues, by key, reading the runs in `runs`."""
+    """Texts and HTML that 04_compare glues, by key, reading the runs in `runs`, and trials in `runs`/results."""
     notebook = jupytext.read(NOTEBOOKS / "04_compare.py")
     at = next(i for i, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", []))
     lines = [f"{name} = {value!r}" for name, value in ({"profile": "fake"} | parameters).items()]
     lines += ["import sys", f"sys.path.insert(0, {str(ROOT / 'src')!r})"]
-    lines += ["import pathlib", "import lib.records", f"lib.records.RUNS = pathlib.Path({str(runs)!r})"]
+    lines += ["import pathlib", "import lib.paths", "import lib.records", f"runs = pathlib.Path({str(runs)!r})"]
+    lines += ["lib.records.RUNS, lib.paths.RESULTS = runs, runs / 'results'"]
     notebook.cells.insert(at + 1, nbformat.v4.new_code_cell("\n".join(lines)))
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     NotebookClient(notebook, timeout=120).execute()
@@ -59,9 +67,29 @@ def study(which):
             "arms": ARMS | {"sft": [(40, 0.62), (80, 0.61)]},
             "drop_steps": ("grpo-s0", "dpo-s0"),
         },
+        # one seed of the two, with nothing that a test can show of DPO, a late C, and an interrupted run
+        "one seed": {
+            "arms": ARMS | {"dpo": [(60, 0.60), (150, 0.595)], "grpo": [(300, 0.66), (900, 0.80)]},
+            "info": {
+                "grpo-s0": {
+                    "trainer": {"learning_rate": 2e-5, "gradient_checkpointing": False},
+                    "attempts": [{"status": "interrupted"}, {"status": "finished"}],
+                    "resume_s": 7.0,
+                    "lost_s": 45.0,
+                }
+            },
+        },
     }
     with tempfile.TemporaryDirectory() as folder:
         fake_records.write(Path(folder), **variants[which])
+        if which == "one seed":
+            trials = Path(folder) / "results" / "fake" / "trials.csv"
+            trials.parent.mkdir(parents=True)
+            trials.write_text(TRIALS)
+            # runs of other seeds and arms are not read: their pins may be stale
+            for name in ("sft-s1", "grpo-s1", "sft-lean-s0"):
+                (Path(folder) / "fake" / "pins" / f"{name}.json").write_text('{"folder": "nowhere", "id": "old"}')
+            return execute(folder, seeds=[0])
         return execute(folder)
 
 
@@ -92,10 +120,81 @@ def test_a_small_study_on_a_cpu_says_what_it_has_not():
     assert "$" not in glued["last_grpo"] + glued["total_cost"] + glued["price"]
     assert "continued SFT never" in glued["reach_c"]
     assert "(seed 1)" in glued["last_sft"] and "(seed 1)" not in glued["last_grpo"]
-    assert "not run" not in glued["headline"] and "the one seed" in glued["headline"]
+    assert "in 1 of 2 seeds; there was nothing to compare in 1" in glued["headline"]
+    assert "GRPO had saved nothing by then and enters as the shared start (seed 0)" in glued["headline"]
+    assert glued["headline_bill"].endswith("; measured in 1 of 2 seeds")
+    assert glued["null_verdict"].endswith("; measured in 1 of 2 seeds")
+    assert glued["dpo_verdict"] == "DPO's log-probs were not measured"
+    assert "not shown in 1 of 2 seeds, not measured in 1" in glued["table_claims_cost_curves"]
     assert "were not measured" in glued["figure_groups"] + glued["figure_nulls"]
     assert "not measured" in glued["figure_dpo"]
     assert glued["zero_variance"].startswith("not measured")
+
+
+def test_what_a_test_does_not_show_is_not_said():
+    glued = study("one seed")
+    assert glued["dpo_verdict"].endswith("both log-probs fell, and no change on the task is shown")
+    assert glued["headline"].endswith("GRPO had saved nothing by then and enters as the shared start (seed 0)")
+    rows = re.findall(r"<td>([^<]*)</td>", glued["table_claims_cost_curves"])
+    assert rows[rows.index("DPO ends below the shared start") + 2] == "not shown"
+    assert "not shown" in glued["claims_cost_curves"]
+
+
+def test_other_seeds_and_arms_are_not_read_and_not_counted():
+    assert study("one seed")["runs"] == "5"
+    assert "sft-s1" not in study("one seed")["table_attempts"]
+    assert study("base")["runs"] == "9"
+
+
+def test_settings_tried_and_interrupted_runs_are_told():
+    glued = study("one seed")
+    assert "sft_learning_rate = 0.001" in glued["table_trials"] and "billed 22 s" in glued["table_trials"]
+    assert glued["table_trials"].count("<td>yes</td>") == 1
+    assert "continued SFT was chosen as best among 2 values tried on dev" in glued["tuning"]
+    assert "GRPO was left untuned, at the published value" in glued["tuning"]
+    row = re.search(r"<td>grpo-s0</td>(.*?)</tr>", glued["table_attempts"], re.S).group(1)
+    assert re.findall(r"<td>([^<]*)</td>", row) == ["Fake GPU", "2", "1", "900.0", "3.0", "7.0", "45.0"]
+    assert "No trial" in study("base")["table_trials"]
+
+
+def test_the_bill_says_whether_activations_were_recomputed():
+    assert "backward holds a second forward" in study("base")["checkpointing"]
+    assert "was off" in study("one seed")["checkpointing"]
+
+
+def test_a_run_judged_on_another_split_is_one_error(tmp_path):
+    fake_records.write(tmp_path, info={"dpo-s1": {"parameters": {"judged_split": "dev"}}})
+    with pytest.raises(CellExecutionError, match="only runs judged on heldout .* judged were dpo-s1 on dev"):
+        execute(tmp_path)
+
+
+REAL = sorted(path.parent for path in (*RESULTS.glob("*/*/run.json"), *RUNS.glob("*/*/record/run.json")))
+
+
+@pytest.mark.skipif(not REAL, reason="no record of a real run here")
+def test_made_up_records_have_the_schema_of_real_ones(tmp_path):
+    """Every key and column that the made-up records have, of the same kind, so that a test cannot pass on a fiction."""
+    fake_records.write(tmp_path)
+    since = {"zero_variance_all_right", "zero_variance_all_wrong", "judged_split"}  # older records lack them
+    for folder in REAL:
+        real = records.load(folder)
+        if not (tmp_path / "fake" / real.name).exists():
+            continue
+        fake = records.load(tmp_path / "fake" / real.name / "record")
+        assert set(fake.info) <= set(real.info), folder
+        for group in ("parameters", "trainer", "device"):
+            assert set(fake.info[group]) - since <= set(real.info[group]), (folder, group)
+        assert set(fake.info["attempts"][-1]) <= set(real.info["attempts"][-1])
+        assert set(fake.phases["kind"]) <= {"setup", "train", "evaluation", "resume", "lost"}
+        for name in ("checkpoints", "predictions", "phases", "steps"):
+            if not fake.has(name):
+                continue
+            ours, theirs = getattr(fake, name), getattr(real, name)
+            assert set(ours) - since <= set(theirs), (folder, name)
+            kinds = {c: (ours[c].dtype.kind, theirs[c].dtype.kind) for c in set(ours) & set(theirs)}
+            # counts may be written as 1.0, and a column without values has no kind of its own
+            alike = {c for c, (a, b) in kinds.items() if a == b or {a, b} <= {"i", "f"} or "O" in (a, b)}
+            assert alike == set(kinds), (folder, name, {c: kinds[c] for c in set(kinds) - alike})
 
 
 def test_every_table_has_its_csv_and_every_figure_its_alt_text():

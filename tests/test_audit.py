@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from fake_records import FIELDS, write
 
-from lib import audit, evaluate, records, runs
+from lib import audit, evaluate, records
+from lib.identity import digest
 
 
 @pytest.fixture
@@ -31,13 +32,15 @@ def complete(folder):
         (folder / "weights" / "model.safetensors").write_bytes(b"weights")
         weights_sha256 = evaluate.weights_sha256(folder / "weights")
         rewrite(folder, "checkpoints", lambda table: table.assign(weights_sha256=weights_sha256))
-    seconds = float(pd.read_parquet(folder / "phases.parquet")["host_s"].sum())
+    by_kind = pd.read_parquet(folder / "phases.parquet").groupby("kind")["host_s"].sum().to_dict()
+    seconds = {f"{kind}_s": by_kind.get(kind, 0.0) for kind in ("train", "evaluation", "resume", "lost")}
+    seconds["billed_s"] = by_kind.get("setup", 0.0) + seconds["train_s"]
     info = json.loads((folder / "run.json").read_text())
     live = folder.parents[1]
     parents = {name: json.loads((live / name / "record" / "run.json").read_text())["id"] for name in info["parents"]}
     identity = {"arm": info["arm"], "seed": info["seed"], "parents": parents}
     identity |= {"parameters": {"values": info["parameters"]}, "trainer": {"values": info["trainer"]}}
-    seal(folder, billed_s=seconds, train_s=seconds, identity=identity, id=runs.digest(identity), parents=parents)
+    seal(folder, **seconds, identity=identity, id=digest(identity), parents=parents)
 
 
 def seal(folder, **changed):
@@ -83,7 +86,7 @@ TABLES = {
     "an unknown verdict": ("predictions", lambda t: first(t, name_verdict="fine"), "a verdict that is none"),
     "a row": ("predictions", lambda t: t.iloc[1:], "n is 200, predictions give 199"),
     "phases": ("phases", lambda t: first(t, host_s=t["host_s"][0] - 1), "billed_s is 200.0, phases give 199.0"),
-    "a kind": ("phases", lambda t: first(t, kind="evaluation"), "evaluation_s is 0.0, phases give"),
+    "a kind": ("phases", lambda t: first(t, kind="lost"), "lost_s is 0.0, phases give"),
     "a time": ("checkpoints", lambda t: t.assign(billed_s=t["billed_s"] + 1), "a checkpoint was billed 201.0 s"),
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -149,6 +150,28 @@ def test_two_builds_are_the_same(project):
     assert pages.content_hash(project.root / "_build" / "html") == first
 
 
+def test_a_build_killed_in_the_middle_leaves_no_book_and_the_next_one_is_whole(project):
+    first = pages.content_hash(project.root / "_build" / "html")
+    (project.root / "_build" / "html" / "index.html").unlink()
+    work = project.root / "_build" / ".html-work"
+    command = ["make", "book", f"VENV={project.root / 'env'}", "PROFILE=p"]
+    environment = {**os.environ, "MAKEFLAGS": ""}
+    process = subprocess.Popen(
+        command, cwd=project.root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    end = time.monotonic() + 60
+    while not any(work.rglob("*.html")):  # until pages are being written
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)  # make, the publisher and jupyter-book: all of its own session
+    process.wait()
+    assert work.exists() and not (project.root / "_build" / "html").exists()
+    assert executed(project.book()) == []
+    assert pages.content_hash(project.root / "_build" / "html") == first
+    assert not work.exists()
+
+
 def test_editing_the_last_notebook_executes_it_alone(project):
     project.edit("notebooks/04_compare.py", "print(seeds)", "print(seeds, 'again')")
     assert executed(project.book()) == ["04_compare"]
@@ -159,6 +182,16 @@ def test_editing_a_page_executes_nothing(project):
     project.edit("book/money.md", "From", "Between")
     assert executed(project.book()) == []
     assert "Between $2.10" in project.page("money")
+
+
+def test_a_table_that_a_page_includes_is_followed(project):
+    table = project.root / "book" / "results" / "ledger.csv"
+    table.write_text("run,status\nfirst,finished\n")
+    project.edit("book/money.md", "See {eq}", "```{csv-table}\n:file: results/ledger.csv\n```\n\nSee {eq}")
+    project.book()
+    table.write_text("run,status\nfirst,stopped\n")
+    assert executed(project.book()) == []
+    assert "stopped" in words(project.page("money"))
 
 
 def test_the_page_follows_a_changed_record(project):
@@ -248,10 +281,27 @@ def test_wrong_variables_are_errors(project):
         assert code != 0 and expected in output
 
 
+def test_an_environment_that_holds_more_will_do(project):
+    env = project.root / "env2"
+    (env / "bin").mkdir(parents=True)
+    (env / "bin" / "python").touch()
+
+    def installed(extra):
+        output = project.make("book", f"VENV={env}", f"EXTRA={extra}", "--dry-run")[1]
+        return re.findall(r"lists under '(\w+)'", output)
+
+    assert installed("report") == ["report"] and installed("vllm") == ["vllm"]
+    (env / ".ready-train").touch()
+    assert installed("report") == installed("train") == [] and installed("vllm") == ["vllm"]
+    (env / ".ready-vllm").touch()
+    assert installed("vllm") == installed("train") == []
+    assert 'EXTRA is "vlm"; expected report, train, vllm or dev' in project.make("book", "EXTRA=vlm")[1]
+
+
 def test_help_lists_every_target(project):
     code, output = project.make()
     assert code == 0
-    for target in ("book", "test", "base", "record", "verify", "replay", "serve", "clean", "00_setup"):
+    for target in ("book", "test", "base", "record", "verify", "replay", "trial", "serve", "clean", "00_setup"):
         assert f"make {target} " in output
 
 

@@ -124,38 +124,53 @@ def test_multiple_is_missing_where_it_means_nothing():
     assert compare.multiple(3.0, 0.0) is None  # held from the start: no spend to divide by
 
 
+def arms_of_a_seed():
+    """A 100% at 2 h; C first saves at 3 h, and is below; B ends early, with nothing right."""
+    sft = make_curve("sft", [0, 1, 2], ["10" * 6, "11" * 6, "11" * 6])
+    grpo = make_curve("grpo", [0, 3, 4], ["10" * 6, "10" * 6, "11" * 3 + "10" * 3])
+    return {("sft", 0): sft, ("grpo", 0): grpo, ("dpo", 0): make_curve("dpo", [0, 1.5], ["10" * 6, "00" * 6])}
+
+
+def test_final_table_tests_last_against_start_over_all_runs():
+    table = compare.final_table(arms_of_a_seed(), {0: 10}).set_index("arm")
+    assert table.loc["sft", ["start", "last", "best_hours", "from_scratch_hours"]].tolist() == [0.5, 1.0, 1.0, 12.0]
+    assert table.loc["dpo", ["left_better", "right_better"]].tolist() == [0, 6]
+    assert table["p_holm"].tolist() == pytest.approx([3 * 2 / 64, 0.25, 3 * 2 / 64])  # sft, grpo (3 against 0), dpo
+
+
+def test_equal_spend_table_has_the_ends_of_all_but_the_longest_run():
+    table = compare.equal_spend_table(arms_of_a_seed(), [0])
+    assert table["budget_hours"].tolist() == [1.5, 2]
+    assert table["dpo_accuracy"].tolist()[0] == 0 and pd.isna(table["dpo_accuracy"][1])
+    assert table["right_hours"].tolist() == [0, 0]  # C had saved nothing yet
+
+
+def test_all_budgets_and_pairs_and_reach_by_hand():
+    curves = arms_of_a_seed()
+    row = compare.all_budgets_table(curves, [0], 0.05).iloc[0]
+    assert row[["budgets", "compared", "left_wins", "right_wins"]].tolist() == [2, 2, 2, 0]
+    pairs = compare.pairs_table(curves, [0])
+    assert list(zip(pairs["left"], pairs["right"], strict=True)) == [pair[:2] for pair in compare.PAIRS]
+    assert pairs["budget_hours"].tolist()[:2] == [1.5, 1.5] and pairs["budget_hours"][2:].isna().all()
+    reach = compare.reach_table(curves, [0], [0.9])
+    assert reach["of"].tolist() == ["C's last", "A's last", "asked for"]
+    assert reach.loc[0, ["sft_hours", "grpo_hours", "multiple"]].tolist() == [1, 4, 4]
+    assert reach["dpo_hours"].isna().all()
+
+
+def test_only_runs_judged_on_heldout_are_compared():
+    def judged(name, parameters):
+        return SimpleNamespace(name=name, info={"parameters": parameters})
+
+    compare.check_judged([judged("sft-s0", {"judged_split": "heldout"}), judged("dpo-s0", {})])
+    with pytest.raises(ValueError, match="only runs judged on heldout .* judged were grpo-s0 on dev"):
+        compare.check_judged([judged("sft-s0", {}), judged("grpo-s0", {"judged_split": "dev"})])
+
+
 def test_standard_error():
     assert compare.standard_error(50, 100) == pytest.approx(0.05)
     assert compare.standard_error(1731, 2000) == pytest.approx(0.0076, abs=1e-4)  # the published "about 0.75 points"
     assert compare.standard_error(10, 10) == 0
-
-
-def verdict_of(*rows):
-    table = pd.DataFrame(rows, columns=["left_better", "right_better", "p_holm"]).assign(seed=range(len(rows)))
-    return compare.verdict(table, "continued SFT", "GRPO", 0.05)
-
-
-def test_verdict_follows_the_numbers():
-    assert verdict_of((9, 1, 0.01), (8, 0, 0.02)) == "At equal spend continued SFT beats GRPO, in 2 of 2 seeds"
-    assert verdict_of((1, 9, 0.01), (0, 8, 0.02)) == "At equal spend GRPO beats continued SFT, in 2 of 2 seeds"
-    assert verdict_of((9, 1, 0.01)) == "At equal spend continued SFT beats GRPO, in the one seed"
-    assert "in 1 of 2 seeds; no difference is shown in the rest" in verdict_of((9, 1, 0.01), (5, 4, 0.9))
-    assert "no difference between continued SFT and GRPO is shown, in 2 of 2" in verdict_of((9, 8, 0.9), (5, 4, 0.9))
-    assert "the seeds disagree: continued SFT beats GRPO in 1, loses in 1" in verdict_of((9, 1, 0.01), (1, 9, 0.01))
-    assert "could not be compared" in verdict_of((None, None, None))
-
-
-def test_sentences_over_seeds():
-    assert compare.across_seeds({0: True, 1: True}, "it rose", "it fell", "?") == "it rose"
-    assert compare.across_seeds({0: False}, "it rose", "it fell", "?") == "it fell"
-    assert compare.across_seeds({0: True, 1: False}, "it rose", "it fell", "?") == "it rose (seed 0), it fell (seed 1)"
-    assert compare.across_seeds({}, "it rose", "it fell", "?") == "?"
-    assert [compare.outcome(h) for h in ({0: True}, {0: False}, {}, {0: False, 1: True})] == [
-        "held",
-        "wrong",
-        "not measured",
-        "held in seed 1 only",
-    ]
 
 
 def record(name, checkpoints, predictions, parents, billed_s=0.0, count=1):

@@ -1,5 +1,7 @@
 """Bills: hours, dollars and shares, on ledgers small enough to add up by hand."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 
@@ -107,3 +109,59 @@ def test_avoidable_by_hand():
     assert cost.avoidable(phases, steps, 100.0) == pytest.approx({"nograd": 0.10, "constant": (20 / 4 + 20) / 100})
     without = phases[phases["phase"] == "backward"]
     assert cost.avoidable(without, steps, 100.0) == {"nograd": None, "constant": None}
+
+
+def test_attempts_show_what_is_not_billed():
+    info = {
+        "device": {"name": "A GPU", "count": 2},
+        "billed_s": 9.0,
+        "evaluation_s": 1.0,
+        "resume_s": 2.0,
+        "lost_s": 3.0,
+    }
+    info["attempts"] = [{"status": "interrupted"}, {"status": "finished"}]
+    row = cost.attempts([SimpleNamespace(name="grpo-s0", info=info)]).iloc[0]
+    assert row[["run", "device", "attempts", "interrupted"]].tolist() == ["grpo-s0", "2 x A GPU", 2, 1]
+    assert row[["billed_s", "resume_s", "lost_s"]].tolist() == [9.0, 2.0, 3.0]
+
+
+def run_with(arm, learning_rate, **parameters):
+    return SimpleNamespace(arm=arm, info={"parameters": parameters, "trainer": {"learning_rate": learning_rate}})
+
+
+RUNS = {"sft": run_with("sft", 1e-3), "dpo": run_with("dpo", 1e-5, pair_documents=400)}
+ARM_NAMES, STUDY = {"sft": "continued SFT", "dpo": "DPO"}, {"sft": 2e-4, "dpo": 1e-5}
+
+
+def trials(*rows):
+    table = pd.DataFrame(rows, columns=["arm", "parameter", "value", "exact"]).assign(split="dev")
+    return cost.tried(table, RUNS)
+
+
+def test_trials_know_the_best_and_the_used_value():
+    table = trials(
+        ("sft", "sft_learning_rate", 5e-4, 7), ("sft", "sft_learning_rate", 1e-3, 9),
+        ("dpo", "pair_documents", 400.0, 3), ("dpo", "pair_documents", 800.0, 4),
+    )  # fmt: skip
+    assert table["used"].tolist() == [False, True, True, False]
+    assert table["best"].tolist() == [False, True, False, True]
+
+
+def test_tuning_is_said_as_it_was():
+    sft = ("sft", "sft_learning_rate", 1e-3, 9), ("sft", "sft_learning_rate", 2e-3, 8)
+    dpo = ("dpo", "dpo_learning_rate", 1e-5, 9), ("dpo", "dpo_learning_rate", 2e-5, 8)
+    worse = ("dpo", "dpo_learning_rate", 1e-5, 7), ("dpo", "dpo_learning_rate", 2e-5, 8)
+    elsewhere = ("dpo", "dpo_learning_rate", 3e-5, 7), ("dpo", "dpo_learning_rate", 2e-5, 8)
+
+    def said(*rows):
+        return cost.tuning(trials(*rows) if rows else None, RUNS, STUDY, ARM_NAMES)
+
+    assert said(*sft, *dpo) == "each learning rate was chosen as best among 2 values tried on dev"
+    assert said(*sft).endswith("of DPO was left untuned, at the published value")
+    assert said(*sft, *worse).endswith("of DPO was one of 2 values tried on dev, not the best of them")
+    assert said(*sft, *elsewhere).endswith("of DPO was none of 2 values tried on dev")
+    assert said().startswith("the learning rate of continued SFT was left untuned; ")
+    published = {"sft": RUNS["sft"], "dpo": RUNS["dpo"]}
+    assert cost.tuning(None, published, STUDY | {"sft": 1e-3}, ARM_NAMES) == (
+        "each learning rate was left untuned, at the published value"
+    )

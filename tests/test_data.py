@@ -11,7 +11,7 @@ from lib import bioguide, data, wikibio
 from lib.paths import ROOT
 
 REAL_TEXT = ROOT.parent / "shared" / "data"
-real_text = pytest.mark.skipif(not REAL_TEXT.exists(), reason=f"no real text in {REAL_TEXT}")
+real_text = pytest.mark.skipif(not REAL_TEXT.exists(), reason="the real texts are not part of the repository")
 
 
 def document(identity="a", **changed):
@@ -133,6 +133,15 @@ def test_a_person_is_in_one_split_only():
     assert sum(row["id"].startswith("q") for part in splits.values() for row in part) == 1
 
 
+def test_a_text_is_in_one_split_only():
+    documents = people(30) + [document(f"q{n}", text="One text of two\u0301 people.") for n in range(30)]
+    documents[-1]["text"] = "One  text of tw\u00f3 people."  # the same, but for spaces and composition
+    splits = data.split(documents, {"start": 10, "pool": 11, "dev": 0, "heldout": 10}, seed=0)
+    assert [row["id"] for part in splits.values() for row in part if row["id"].startswith("q")] == ["q0"]
+    with pytest.raises(ValueError, match="got 12 for pool, expected at most 11: of 60 documents 31 are"):
+        data.split(documents, {"start": 10, "pool": 12, "dev": 0, "heldout": 10}, seed=0)
+
+
 def test_heldout_and_dev_take_verified_documents_only():
     documents = [document(f"p{n:03d}", verified=n % 2 == 0) for n in range(60)]
     splits = data.split(documents, SIZES, seed=0)
@@ -143,7 +152,7 @@ def test_heldout_and_dev_take_verified_documents_only():
 
 
 def test_too_few_documents_say_what_there_is():
-    with pytest.raises(ValueError, match="sizes: got 20 for pool, expected at most 10: of 40 documents 40 are"):
+    with pytest.raises(ValueError, match="sizes: got 20 for pool, expected at most 10: of 40 documents 40 are of"):
         data.split(people(40), SIZES, seed=0)
     with pytest.raises(ValueError, match="sizes: .* for each of start, pool, dev, heldout"):
         data.split(people(40), {"start": 10, "held_out": 10}, seed=0)
@@ -168,6 +177,9 @@ def test_the_fingerprint_follows_every_field_and_the_split():
 class WordTokenizer:
     """Counts words; the template adds one token, the generation prompt another."""
 
+    def __call__(self, texts, add_special_tokens):
+        return {"input_ids": [text.split() for text in texts]}
+
     def apply_chat_template(self, conversations, add_generation_prompt, **_):
         return [["<user>", *conversation[0]["content"].split()] + ["<assistant>"] * add_generation_prompt
                 for conversation in conversations]  # fmt: skip
@@ -184,10 +196,19 @@ def test_prompt_and_answer():
 
 def test_documents_longer_than_the_context_are_returned_by_id():
     rows = [document("short", text="one two"), document("edge", text="1 2 3"), document("long", text="1 2 3 4")]
-    # 2 template tokens + 2 words of instruction + 3 words + 5 new tokens = 12
-    kept, too_long_ids = data.fits(rows, WordTokenizer(), 12, 5, instruction="Do it.")
+    # 2 template tokens + 2 words of instruction + 3 words + 12 new tokens = 19
+    kept, too_long_ids = data.fits(rows, WordTokenizer(), 19, 12, instruction="Do it.")
     assert [row["id"] for row in kept] == ["short", "edge"]
     assert too_long_ids == ["long"]
+
+
+def test_documents_whose_answer_cannot_be_written_are_returned_by_id():
+    rows = [document("fits", name="Ada"), document("long", name="Ada King")]
+    assert [len(data.answer(row).split()) for row in rows] == [10, 11]
+    # one more for the end token
+    assert data.fits(rows, WordTokenizer(), 100, 12)[1] == []
+    assert data.fits(rows, WordTokenizer(), 100, 11)[1] == ["long"]
+    assert data.fits(rows, WordTokenizer(), 100, 10)[1] == ["fits", "long"]
 
 
 # --- the directory of Congress
@@ -270,6 +291,21 @@ def test_bioguide_reads_zip_folder_and_lines(tmp_path):
     assert data.load("bioguide", tmp_path / "profiles.jsonl.gz") == documents
 
 
+def test_bioguide_writes_what_jsonl_reads(tmp_path):
+    body = "A Senator; born in Troy, Ohio, in 1850; died in Ames, Iowa, February 3, 1920"
+    bulk = write_jsonl(tmp_path / "profiles.jsonl", [profile(body, familyName="Doé")])
+    out = tmp_path / "data" / "congress.jsonl.gz"
+    assert bioguide.write(bulk, out) == 1
+    assert data.load("jsonl", out) == data.load("bioguide", bulk)
+    first = out.read_bytes()
+    bioguide.write(bulk, out)
+    assert out.read_bytes() == first
+    with pytest.raises(ValueError, match="expected a name that ends in .jsonl.gz"):
+        bioguide.write(bulk, tmp_path / "congress.json")
+    with pytest.raises(FileNotFoundError, match="nowhere.zip"):
+        bioguide.write(tmp_path / "nowhere.zip", out)
+
+
 @real_text
 def test_bioguide_gives_the_rows_of_the_recorded_documents():
     wanted = {row["id"]: row for row in data.load("jsonl", REAL_TEXT / "congress.jsonl.gz")}
@@ -341,6 +377,21 @@ def test_wikibio_hub_rows_read_as_box_lines():
     table = {"column_header": ["name", "image"], "row_number": [1, 1], "content": ["ada  lovelace\n", "<none>"]}
     row = {"input_text": {"context": "ada lovelace\n", "table": table}}
     assert wikibio.table_to_box(row) == {"name": "ada lovelace", "article_title": "ada lovelace"}
+
+
+def test_wikibio_reads_the_parquet_branch_of_a_hub_name(monkeypatch):
+    table = {"column_header": ["name"], "row_number": [1], "content": ["bob"]}
+    row = {"input_text": {"context": "bob", "table": table}, "target_text": "bob " * 50}
+    asked = []
+
+    def load_dataset(*arguments, **options):
+        asked.append((arguments, options))
+        return [row]
+
+    fake = types.SimpleNamespace(load_dataset=load_dataset, disable_progress_bars=lambda: None)
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    assert [document["id"] for document in wikibio.documents("somebody/wiki_bio")] == ["train:1"]
+    assert asked == [(("somebody/wiki_bio",), {"revision": "refs/convert/parquet", "split": "train"})]
 
 
 @real_text

@@ -31,15 +31,44 @@ def test_displacement_needs_both_log_probs_down_and_preference_up():
 
 def test_group_signal_by_hand():
     steps = pd.DataFrame(
-        {"groups": 4, "zero_variance_groups": [1, 2, 4], "groups_all_right": [1, 1, 4], "groups_all_wrong": 0}
-        | {"entropy": [0.3, 0.2, 0.1], "grad_norm": [1.0, 0.0, 0.0]}
+        {"groups": 4, "zero_variance_groups": [1, 2, 4], "zero_variance_all_right": [1, 1, 2]}
+        | {"zero_variance_all_wrong": [0, 1, 1], "entropy": [0.3, 0.2, 0.1], "grad_norm": [1.0, 0.0, 0.0]}
     )
     row = diagnose.group_signal(steps)
     assert [row[f"zero_{which}"] for which in ("first", "middle", "last")] == [0.25, 0.5, 1.0]
     assert row["gradient_zero"] == pytest.approx(2 / 3)
-    assert row["all_right"] == pytest.approx(6 / 12)
-    assert row["all_wrong"] == 0
+    assert row["constant_right"] == pytest.approx(4 / 7)
+    assert row["constant_wrong"] == pytest.approx(2 / 7)
+    unlogged = diagnose.group_signal(steps.drop(columns="zero_variance_all_wrong"))
+    assert unlogged["zero_last"] == 1 and pd.isna(unlogged["constant_wrong"])
     assert all(pd.isna(value) for value in diagnose.group_signal(pd.DataFrame({"step": [1]})).values())
+
+
+def test_constant_groups_are_told_apart_from_the_rollouts_where_the_steps_do_not():
+    rollouts = pd.DataFrame({"step": 1, "group": [0, 0, 1, 1, 2, 2], "reward": [1.0, 1.0, 0.5, 0.5, 0.2, 1.0]})
+    rollouts = rollouts.assign(prompt_tokens=5, completion_tokens=2, valid=True)
+    for field in FIELDS:
+        rollouts[field], rollouts[f"{field}_verdict"], rollouts[f"{field}_gold_null"] = "x", "right", False
+    rollouts["name_verdict"] = ["right", "right", "wrong", "wrong", "wrong", "right"]
+    steps = pd.DataFrame({"step": [1], "groups": [3], "zero_variance_groups": [2]})
+    run = SimpleNamespace(steps=steps, rollouts=rollouts, has=lambda name: True)
+    counted = diagnose.constant_groups(run)
+    assert counted.loc[0, ["zero_variance_all_right", "zero_variance_all_wrong"]].tolist() == [1, 1]
+    assert diagnose.constant_groups(SimpleNamespace(steps=steps, has=lambda name: False)) is steps
+    assert diagnose.constant_groups(SimpleNamespace(steps=counted)) is counted
+
+
+def test_dpo_sentence_needs_the_test_for_the_task():
+    metric = "DPO got better at its own preference metric while both log-probs fell"
+    assert diagnose.dpo_sentence(True, "wrong") == f"{metric}, and the task got worse"
+    assert diagnose.dpo_sentence(True, "not shown") == f"{metric}, and no change on the task is shown"
+    assert diagnose.dpo_sentence(False, "held").startswith("DPO did not show")
+    assert diagnose.dpo_sentence(None, "wrong") is None
+
+
+def test_smooth_is_shorter_at_the_start():
+    table = pd.DataFrame({"step": [1, 2, 3], "entropy": [3.0, 1.0, 2.0]})
+    assert diagnose.smooth(table, 2)["entropy"].tolist() == [3.0, 2.0, 1.5]
 
 
 def test_null_shares_are_none_where_not_logged():
@@ -84,10 +113,23 @@ def test_mistakes_and_the_share_of_places():
     assert diagnose.mistakes(checkpoints(0).assign(name_wrong=0).iloc[0])["places_share"] is None
 
 
-def test_disagreements_name_run_and_step():
-    run = SimpleNamespace(
-        name="sft-s0",
-        checkpoints=pd.DataFrame({"step": [1, 2], "exact": [1, 1]}),
-        predictions=pd.DataFrame({"step": [1, 2], "exact": [True, False]}),
-    )
-    assert diagnose.disagreements(run) == ["sft-s0 step 2: 1 exact in checkpoints, 0 in predictions"]
+def nulls_of(step, missing):
+    """Predictions of one checkpoint: the documents a, b, c, ..., of which those in `missing` have a place missing."""
+    table = pd.DataFrame({"step": step, "id": list("abcdefgh")})
+    for field in diagnose.NULLABLE:
+        table[f"{field}_verdict"], table[field] = "right", "x"
+    table.loc[table["id"].isin(list(missing)), "birth_place_verdict"] = "missing"
+    return table
+
+
+def test_null_test_pairs_documents_of_the_last_checkpoint_and_the_start():
+    start = SimpleNamespace(name="start-s0", predictions=nulls_of(9, "ab"), checkpoints=pd.DataFrame({"step": [9]}))
+    both = pd.concat([nulls_of(1, "abcdefgh"), nulls_of(2, "bcdefgh")])
+    run = SimpleNamespace(name="grpo-s0", predictions=both, checkpoints=checkpoints(8, 7))
+    test = diagnose.null_test(start, run)
+    assert (test["left_better"], test["right_better"]) == (6, 1)
+    assert test["p"] == pytest.approx(16 / 128)
+    start.checkpoints = checkpoints(2).assign(step=9)
+    table = diagnose.null_table({0: run}, {0: start}, {0: [start, run]})
+    assert table["birth_place_gold"].tolist() == [8] * 4
+    assert table["p_holm"].notna().tolist() == [False, False, False, True]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, data, evaluate, grpo, params, records, rewards, runs
+from lib import clock, data, evaluate, grpo, params, records, rewards
+from lib.identity import digest
 from lib.paths import RESULTS, RUNS
 
 STAGES = {"start": "01_sft", "sft": "01_sft", "dpo": "02_dpo", "grpo": "03_grpo"}
@@ -61,7 +62,7 @@ def problems(run: records.Record) -> list[str]:
     found = _file_problems(run)
     if found:
         return found  # what follows would only repeat it
-    if run.info["id"] != runs.digest(run.info["identity"]):
+    if run.info["id"] != digest(run.info["identity"]):
         found.append("id is not the sha256 of identity")
     identity = run.info["identity"]
     named = {key: identity[key] for key in ("arm", "seed", "parents")}

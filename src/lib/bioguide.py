@@ -1,5 +1,7 @@
 """The Biographical Directory of the United States Congress, from its bulk download to documents.
 
+`python -m lib.bioguide BULK.zip OUT.jsonl.gz` writes them to a file, one JSON object a line.
+
 The directory offers every profile as one JSON file in a zip. A profile's `profileText` is one long sentence of clauses
 separated by semicolons; it omits the name, which the printed directory shows as a headword. A document is made so:
 
@@ -13,13 +15,15 @@ separated by semicolons; it omits the name, which the printed directory shows as
   `deathDate` (often a bare year, compared as such; never one marked as "circa"); and a text that stood before.
 """
 
+import gzip
 import html
 import json
 import re
+import sys
 import zipfile
 from pathlib import Path
 
-from lib.data import read_json_lines
+from lib.data import load, read_json_lines
 
 MIN_WORDS, MAX_WORDS = 40, 300
 
@@ -166,3 +170,28 @@ def _profile(content: bytes, where: str) -> dict:
 
 def _clean(text: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", "", html.unescape(text)).split())
+
+
+def write(source: str | Path, out: str | Path) -> int:
+    """Write the documents of a bulk download to `out` (.jsonl.gz), the same bytes each time; returns how many.
+
+    Raises ValueError and FileNotFoundError as `lib.data.load`, and ValueError for another ending of `out`; then nothing
+    is written.
+    """
+    out = Path(out)
+    if not out.name.endswith(".jsonl.gz"):
+        raise ValueError(f"{out}: expected a name that ends in .jsonl.gz")
+    found = load("bioguide", source)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(document, ensure_ascii=False) + "\n" for document in found)
+    out.write_bytes(gzip.compress(lines.encode(), mtime=0))
+    return len(found)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m lib.bioguide BULK.zip OUT.jsonl.gz")
+    try:
+        print(f"{write(*sys.argv[1:])} documents in {sys.argv[2]}")
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))

@@ -23,10 +23,12 @@ PARTS = {
     "gradient clipping": ["clip"],
     "optimizer": ["optimizer"],
     "data": ["data"],
-    "logging": ["log"],
+    "logging": ["log", "bookkeeping"],
     "load, start, checkpoints": ["model_load", "engine_start", "trainer_setup", "checkpoint", "final_save"],
 }
 REMAINDER = "remainder (no timer)"
+UPDATE = ("backward", "gradient clipping", "optimizer")  # one residual in the published study
+TOGETHER = "backward + clipping + optimizer"
 
 
 def device_hours(billed_s: float, count: int) -> float:
@@ -106,6 +108,30 @@ def share_table(phases: pd.DataFrame, billed_s: float, max_remainder: float, run
     rest = {"seconds": remainder_s, "host_s": billed_s - table["host_s"].sum(), "share": remainder_s / billed_s}
     table = pd.concat([table, pd.DataFrame([{"part": REMAINDER, "phases": "", **rest}])], ignore_index=True)
     return table.astype(dict.fromkeys([*clocks, "share"], float))
+
+
+def bill(runs: dict, max_remainder: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The share tables of runs (by seed) joined, with `seed`; and the same as (seconds, share) x seed by part.
+
+    The second one ends in a row TOGETHER, the sum of UPDATE (missing where none of it was measured).
+    """
+    tables = [
+        share_table(run.phases, run.info["billed_s"], max_remainder, run.name).assign(seed=seed)
+        for seed, run in runs.items()
+    ]
+    rows = pd.concat(tables, ignore_index=True)
+    parts = rows.pivot(index="part", columns="seed", values=["seconds", "share"]).reindex(rows["part"].unique())
+    parts.loc[TOGETHER] = parts.loc[list(UPDATE)].sum(min_count=1)
+    return rows, parts
+
+
+def training_share(shares: pd.DataFrame) -> pd.Series:
+    """By seed, the share of the trainer's passes: no-grad forward, where there is one, grad forward, and UPDATE.
+
+    Missing where grad forward or backward was not measured: the sum would be too low.
+    """
+    total = shares.loc[["no-grad forward", "grad forward", TOGETHER]].sum(min_count=1)
+    return total.where(shares.loc[["grad forward", "backward"]].notna().all())
 
 
 def tokens(steps: pd.DataFrame) -> dict[str, int | None]:
@@ -188,7 +214,7 @@ def tuning(trials: pd.DataFrame | None, runs: dict, published: dict[str, float],
         value = setting(runs[arm], parameter)
         rows = None if trials is None else trials[trials["parameter"] == parameter]
         if rows is None or rows.empty:
-            texts[arm] = "not tuned: it is the published value" if value == published[arm] else "not tuned"
+            texts[arm] = "left untuned, at the published value" if value == published[arm] else "left untuned"
             continue
         of = f"{rows['value'].nunique()} values tried on {' and '.join(rows['split'].unique())}"
         if rows.loc[rows["best"], "used"].any():

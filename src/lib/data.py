@@ -182,23 +182,25 @@ def _existing(path: str | Path) -> Path:
 def split(documents: list[dict], sizes: dict[str, int], seed: int) -> dict[str, list[dict]]:
     """Draws the splits, of `sizes` documents: {"start": [...], "pool": [...], "dev": [...], "heldout": [...]}.
 
-    No id and no person (NFC name and birth date) is in two splits: of one person's documents only one is used (a
-    verified one before others, then the smallest id). Where documents carry `verified`, dev and held-out take only
-    verified ones. Depends on the ids and the seed, not on the order of `documents`; and since held-out is drawn first,
-    then dev, start and pool, another size of a later split leaves the earlier ones as they are.
+    No id, no person (NFC name and birth date) and no text (NFC, white space collapsed) is in two splits: of documents
+    that share one, only one is used (a verified one before others, then the smallest id). Where documents carry
+    `verified`, dev and held-out take only verified ones. Depends on the ids and the seed, not on the order of
+    `documents`; and since held-out is drawn first, then dev, start and pool, another size of a later split leaves the
+    earlier ones as they are.
 
     Raises ValueError, naming what was asked for and what there is, when there are too few documents.
     """
     if set(sizes) != set(SPLITS) or any(type(size) is not int or size < 0 for size in sizes.values()):
         raise ValueError(f"sizes: got {sizes}, expected a number of documents for each of {', '.join(SPLITS)}")
     marked = any("verified" in document for document in documents)
-    ids, persons, left = set(), set(), []
+    used, left = set(), []
     for document in sorted(documents, key=lambda document: (not document.get("verified"), document["id"])):
-        if document["id"] in ids or _person(document) in persons:
-            continue
-        ids.add(document["id"])
-        persons.add(_person(document))
-        left.append(document)
+        text = " ".join(unicodedata.normalize("NFC", document["text"]).split())
+        marks = {("id", document["id"]), ("person", *_person(document)), ("text", _sha256(text))}
+        if not marks & used:
+            used |= marks
+            left.append(document)
+    n_different = len(left)
     left.sort(key=lambda document: _sha256(f"{seed} {document['id']}"))
 
     splits = {}
@@ -209,7 +211,7 @@ def split(documents: list[dict], sizes: dict[str, int], seed: int) -> dict[str, 
             drawn = ", ".join(f"{len(splits[other])} {other}" for other in splits) or "nothing"
             raise ValueError(
                 f"sizes: got {sizes[name]} for {name}, expected at most {len(fitting)}: of {len(documents)} documents "
-                f"{len(persons)} are of different persons, and {drawn} was drawn before"
+                f"{n_different} are of different persons and texts, and {drawn} was drawn before"
                 + (f"; {name} takes only verified ones" if only_verified else "")
             )
         splits[name] = fitting[: sizes[name]]
@@ -258,6 +260,8 @@ def fits(
     """(documents whose prompt and longest completion fit into the context, ids of the others).
 
     The prompt is counted as the model gets it: the tokenizer's chat template with the generation prompt, non-thinking.
+    A document whose answer, with its end token, is longer than the longest completion does not fit either: no policy
+    could ever get it right.
     """
     if not documents:
         return [], []
@@ -268,9 +272,10 @@ def fits(
         return_dict=False,
         **CHAT,
     )
+    answers = tokenizer([answer(document) for document in documents], add_special_tokens=False)["input_ids"]
     kept, too_long_ids = [], []
-    for document, tokens in zip(documents, prompts, strict=True):
-        if len(tokens) + max_completion_tokens <= context_tokens:
+    for document, prompt, wanted in zip(documents, prompts, answers, strict=True):
+        if len(prompt) + max_completion_tokens <= context_tokens and len(wanted) + 1 <= max_completion_tokens:
             kept.append(document)
         else:
             too_long_ids.append(document["id"])

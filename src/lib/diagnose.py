@@ -7,6 +7,7 @@ import pandas as pd
 
 from lib import compare, grpo
 from lib.data import FIELDS
+from lib.outcomes import HELD, NOT_SHOWN, WRONG
 
 DPO_MEASURES = ("chosen_logp", "rejected_logp", "chosen_logp_token", "rejected_logp_token", "accuracy")
 NULLABLE = tuple(field for field in FIELDS if field != "name")  # every document names its person
@@ -45,6 +46,17 @@ def dpo_ends(steps: pd.DataFrame) -> dict:
     return row | {"displaced": fell and rise["accuracy"] > 0 if known else None}
 
 
+def dpo_sentence(displaced: bool | None, task: str) -> str | None:
+    """What one DPO run showed: its own measures, and the outcome of "the last checkpoint is better than the start"."""
+    if displaced is None:
+        return None
+    own = "DPO got better at its own preference metric while both log-probs fell"
+    if not displaced:
+        own = "DPO did not show a rising preference metric with both log-probs falling"
+    tasks = {HELD: "the task got better", WRONG: "the task got worse", NOT_SHOWN: "no change on the task is shown"}
+    return f"{own}, and {tasks[task]}"
+
+
 def constant_groups(run) -> pd.DataFrame:
     """A GRPO run's steps, with `zero_variance_all_right` and `zero_variance_all_wrong` counted from its rollouts if it
     did not log them; without either the columns stay absent.
@@ -58,14 +70,15 @@ def constant_groups(run) -> pd.DataFrame:
 def group_signal(steps: pd.DataFrame) -> dict:
     """GRPO's signal: zero-variance groups and entropy (nats per token) by tenths, and steps that moved nothing.
 
-    `zero_*`: share of groups whose rollouts all got one reward. Of these groups, `constant_right` and `constant_wrong`:
-    the shares whose every rollout is an exact record, or none is. `gradient_zero`: share of steps with gradient norm
-    exactly 0.
+    `zero_*`: share of groups whose rollouts all got one reward; `rose`: more in the last tenth than in the first. Of
+    these groups, `constant_right` and `constant_wrong`: the shares whose every rollout is an exact record, or none is.
+    `gradient_zero`: share of steps with gradient norm exactly 0.
     """
     constant = column(steps, "zero_variance_groups")
     share = constant / column(steps, "groups")
     row = {"zero_all": share.mean()}
     row["zero_first"], row["zero_middle"], row["zero_last"] = tenths(share)
+    row["rose"] = row["zero_last"] > row["zero_first"] if share.notna().any() else float("nan")
     row["entropy_first"], _, row["entropy_last"] = tenths(column(steps, "entropy"))
     gradient = column(steps, "grad_norm")
     row["gradient_zero"] = float((gradient == 0).mean()) if gradient.notna().all() else float("nan")
@@ -73,6 +86,12 @@ def group_signal(steps: pd.DataFrame) -> dict:
         count = column(steps, f"zero_variance_all_{which}").sum(min_count=len(steps))
         row[f"constant_{which}"] = count / constant.sum() if constant.sum() else float("nan")
     return row
+
+
+def by_step(steps: pd.DataFrame) -> pd.DataFrame:
+    """What `plots.group_signal` draws: `step`, `zero_variance` (share of groups), `entropy` (nats per token)."""
+    share = column(steps, "zero_variance_groups") / column(steps, "groups")
+    return pd.DataFrame({"step": steps["step"], "zero_variance": share, "entropy": column(steps, "entropy")})
 
 
 def null_shares(steps: pd.DataFrame) -> pd.DataFrame | None:
@@ -132,6 +151,35 @@ def null_checkpoints(start: pd.DataFrame, own: pd.DataFrame) -> list[dict]:
         step = 0 if checkpoint == "start" else int(row["step"])
         rows.append({"checkpoint": checkpoint, "step": step, **counts, "all": sum(counts.values())})
     return rows
+
+
+def mistakes_table(scored: dict) -> pd.DataFrame:
+    """`mistakes` at the last checkpoint of each record, by (arm, seed); the shared start's arm is "start"."""
+    rows = [
+        {"arm": arm, "seed": seed} | mistakes(run.checkpoints.sort_values("step").iloc[-1])
+        for (arm, seed), run in scored.items()
+    ]
+    return pd.DataFrame(rows).astype({"places_share": float})
+
+
+def peak_null(rates: pd.DataFrame) -> str:
+    """The field with the highest share of rollouts that answer null where gold has a value, as a phrase."""
+    peak = rates[[f"missing_{field}" for field in NULLABLE]].max()
+    return f"{peak.idxmax().removeprefix('missing_').replace('_', ' ')}, {peak.max():.0%}"
+
+
+def null_table(runs: dict, starts: dict, scored: dict) -> pd.DataFrame:
+    """`null_checkpoints` of each seed's run, with `<field>_gold` (`gold_values`) and, at the last one, `null_test`.
+
+    runs, starts: one record a seed. scored: by seed, all records whose predictions tell what gold has. Holm over seeds.
+    """
+    rows = []
+    for seed, run in runs.items():
+        gold = {f"{f}_gold": gold_values([r.predictions for r in scored[seed]], f) for f in NULLABLE}
+        own = [{"seed": seed} | row | gold for row in null_checkpoints(starts[seed].checkpoints, run.checkpoints)]
+        own[-1] |= null_test(starts[seed], run)
+        rows += own
+    return compare.add_holm(pd.DataFrame(rows))
 
 
 def mistakes(checkpoint: pd.Series) -> dict:

@@ -18,8 +18,15 @@ def shown(left_better: float, right_better: float, p: float, alpha: float) -> st
     return HELD if left_better > right_better else WRONG
 
 
+def of_rows(table: pd.DataFrame, alpha: float) -> dict[int, str]:
+    """`shown` of each row (one a seed) after Holm, by seed; rows without a `p_holm` are not measured."""
+    return {r.seed: shown(r.left_better, r.right_better, r.p_holm, alpha) for r in table.itertuples()}
+
+
 def counted(value) -> str:
-    """The outcome of a statement that is counted, not tested: True, False, or missing."""
+    """The outcome of a statement that is counted, not tested: True, False, or missing. An outcome stays what it is."""
+    if isinstance(value, str):
+        return value
     return NOT_MEASURED if pd.isna(value) else HELD if value else WRONG
 
 
@@ -58,6 +65,11 @@ def across_seeds(sentences: dict[int, str | None], unknown: str) -> str:
     return text if len(known) == len(sentences) else f"{text}; measured in {len(known)} of {len(sentences)} seeds"
 
 
+def either(values: dict, yes: str, no: str, unknown: str) -> str:
+    """`across_seeds` of True, False or missing values, by seed."""
+    return across_seeds({seed: None if pd.isna(v) else yes if v else no for seed, v in values.items()}, unknown)
+
+
 def outcome(by_seed: dict[int, str]) -> str:
     """How a statement came out over the seeds: "held", or "held in 1 of 2 seeds, not shown in 1"."""
     found = list(by_seed.values())
@@ -93,5 +105,5 @@ def verdict(table: pd.DataFrame, left: str, right: str, alpha: float, seeds: lis
         at_start = table[table["p_holm"].notna() & (table[f"{side}_hours"] == 0)]["seed"].tolist()
         if at_start:
             which = f"seed {', '.join(str(seed) for seed in at_start)}"
-            text += f"; {name} had saved nothing by then and enters with the shared start, untrained ({which})"
+            text += f"; {name} had saved nothing by then and enters as the shared start ({which})"
     return text

@@ -27,7 +27,8 @@ PACKAGES = (
 LIBRARY = ROOT / "src" / "lib"
 # Modules that show, execute or describe runs: an edit of one of these changes no run.
 NO_PART_OF_A_RUN = (
-    "plots", "publish", "pages", "mathml", "execute", "cost", "compare", "diagnose", "provenance"
+    "plots", "show", "layouts", "compare", "cost", "diagnose", "outcomes",
+    "publish", "pages", "mathml", "execute", "provenance",
 )  # fmt: skip
 
 

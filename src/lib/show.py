@@ -50,16 +50,13 @@ def tenths(row) -> str:
     return " / ".join(percent(share, ".0%") for share in (row.zero_first, row.zero_middle, row.zero_last))
 
 
+def only(name: str, form):
+    """A function of a row that writes one of its values."""
+    return lambda row: form(getattr(row, name))
+
+
 def run_name(row) -> str:
     return f"{row.source}, seed {row.seed}"
-
-
-BETTER = {"better": lambda row: versus(row.left_better, row.right_better)}
-TESTED = {  # the last columns of every table with a test
-    "p": lambda row: p_value(row.p),
-    "p (Holm)": lambda row: p_value(row.p_holm),
-    "mid-p": lambda row: p_value(row.mid_p),
-}
 
 
 def spender(kind: str, usd_per_hour: float, published_usd_per_hour: float):
@@ -94,9 +91,9 @@ def notes(texts: dict) -> None:
         note(key, per_seed(*text) if isinstance(text, tuple) else text)
 
 
-def table(key: str, rows: pd.DataFrame, caption: str, columns: dict, name: str | None = None) -> None:
-    """Glue `table_<key>`: `columns` maps each title to a function of a row; `rows` are the download, `<name>.csv`."""
-    glue(f"table_{key}", plots.table(plots.lay_out(rows, columns), name or key, caption, csv=rows))
+def table(key: str, rows: pd.DataFrame, caption: str, columns: dict, csv: pd.DataFrame | None = None) -> None:
+    """Glue `table_<key>`: `columns` maps each title to a function of a row. The download is `csv`, else `rows`."""
+    glue(f"table_{key}", plots.table(plots.lay_out(rows, columns), key, caption, csv=rows if csv is None else csv))
 
 
 def figure(key: str, draw, drawn: list[pd.DataFrame], alt: str, caption: str, absent: str) -> None:

@@ -35,25 +35,24 @@ def trial(profile: str, seed: int, stage: str, parameter: str, value: str) -> di
     last, info = record.checkpoints.iloc[-1], record.info
     counts = {"n": int(last["n"]), "exact": int(last["exact"]), "best_exact": int(record.checkpoints["exact"].max())}
     made = {"billed_s": info["billed_s"], "device": info["device"]["name"], "commit": info["commit"], "id": info["id"]}
-    tried = {"parameter": parameter, "value": number(value), "split": "dev"}
+    tried = {"parameter": parameter, "value": float(value), "split": "dev"}
     return {"arm": record.arm, "seed": seed} | tried | counts | made
 
 
-def number(value: str) -> float | str:
-    """A value as a number where it is one, so that 1e-3 and 0.001 are one value; else the text as it is."""
-    try:
-        return float(value)
-    except ValueError:
-        return value
+def check(profile: str, seed: int, stage: str, parameter: str, value: str) -> None:
+    """Raise lib.params.ParameterError for a parameter or value that the stage does not take, or that is no number."""
+    given = params.effective(stage, profile, seed, [(parameter, value)])[parameter]
+    if type(given) not in (int, float):
+        raise params.ParameterError(f"{parameter}: got {given!r}, expected a number: the table of trials holds numbers")
 
 
 def main(profile: str, seed: int, stage: str, parameter: str, values: list[str]) -> Path:
     """Try all values and write their rows; returns the path of the table. The same trial again replaces its row.
 
-    Raises lib.params.ParameterError, before anything runs, for a parameter or value that the stage does not take.
+    Raises lib.params.ParameterError, as `check`, before anything runs.
     """
     for value in values:
-        params.effective(stage, profile, seed, [(parameter, value)])
+        check(profile, seed, stage, parameter, value)
     path = RESULTS / profile / "trials.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     for value in values:

@@ -1,0 +1,56 @@
+"""A trial is checked before anything runs, and leaves one row."""
+
+import pandas as pd
+import pytest
+from fake_records import write
+
+from lib import execute, params, records, trials
+
+
+@pytest.fixture
+def executed(tmp_path, monkeypatch):
+    """(stage, parameters) of every execution; instead of one, the finished runs of a study are there."""
+    done = []
+    for module in (trials, records):
+        monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(trials, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(execute, "execute", lambda stage, parameters, out: done.append((stage, parameters)))
+    write(tmp_path / "runs", "laptop-trials", seeds={"sft": [0], "dpo": [0], "grpo": []})
+    return done
+
+
+@pytest.mark.parametrize(
+    "stage, parameter, values, expected",
+    [
+        ("02_dpo", "dpo_learning_rat", ["1e-4"], "did you mean dpo_learning_rate?"),
+        ("02_dpo", "sft_learning_rate", ["1e-4"], "notebooks/02_dpo.py has no parameter sft_learning_rate"),
+        ("02_dpo", "dpo_learning_rate", ["1e-4", "fast"], "got 'fast', expected float"),
+        ("01_sft", "gradient_checkpointing", ["true"], "gradient_checkpointing: got True, expected a number"),
+    ],
+)
+def test_nothing_runs_with_a_wrong_parameter_or_value(executed, stage, parameter, values, expected):
+    with pytest.raises(params.ParameterError) as caught:
+        trials.main("laptop", 0, stage, parameter, values)
+    assert expected in str(caught.value)
+    assert executed == [] and not trials.RESULTS.exists()
+
+
+def test_a_trial_is_judged_on_dev_and_kept_apart(executed):
+    path = trials.main("laptop", 0, "02_dpo", "dpo_learning_rate", ["1e-4"])
+    assert [stage for stage, _ in executed] == ["00_setup", "01_sft", "02_dpo"]
+    assert {values["profile"] for _, values in executed} == {"laptop-trials"}
+    assert [values.get("judged_split") for _, values in executed] == [None, "dev", "dev"]
+    assert [values.get("dpo_learning_rate") for _, values in executed] == [None, None, 1e-4]
+    (row,) = pd.read_csv(path).to_dict("records")
+    assert (row["arm"], row["value"], row["split"], row["n"]) == ("dpo", 1e-4, "dev", 200)
+    assert (row["exact"], row["best_exact"]) == (108, 122)  # the last of fake_records' curve, and its best
+    trials.main("laptop", 0, "02_dpo", "dpo_learning_rate", ["1e-4"])  # the same run again
+    assert len(pd.read_csv(path)) == 1
+
+
+def test_settings_of_the_start_report_the_start(executed):
+    path = trials.main("laptop", 0, "01_sft", "start_learning_rate", ["1e-3"])
+    trials.main("laptop", 0, "01_sft", "sft_epochs", ["2"])
+    rows = pd.read_csv(path)
+    assert list(rows["arm"]) == ["start", "sft"] and list(rows["value"]) == [0.001, 2]
+    assert [stage for stage, _ in executed] == ["00_setup", "01_sft"] * 2
