@@ -114,7 +114,8 @@ if run.live:
     tokenizer = decode.load_tokenizer(ROOT / base)
     kept, too_long = data.fits(documents, tokenizer, context_tokens, max_completion_tokens, instruction)
     if not kept:
-        raise ValueError(f"context_tokens: got {context_tokens}, and none of {len(documents)} documents fits into it")
+        limits = f"context_tokens {context_tokens} and max_completion_tokens {max_completion_tokens}"
+        raise ValueError(f"none of the {len(documents)} documents and its answer fits into {limits}")
     splits = data.split(kept, dict(start=n_start, pool=n_pool, dev=n_dev, heldout=n_heldout), split_seed)
     run.start_clock()
     run.mark_trained()  # nothing is trained here, so nothing is billed

@@ -219,7 +219,7 @@ for field in data.FIELDS:
 plots.picture(
     plots.null_rates(rates, list(data.FIELDS)),
     "Five line charts by optimizer step, one a field: share of rollouts that answer null, and share with null in gold.",
-    f"Arm C, seed {seed}: null answers a field (colour) and null in gold (grey).",
+    f"Arm C, seed {seed}: null answers a field, and null in gold.",
 )
 
 # %% [markdown]

@@ -139,7 +139,8 @@ show.table(
     f"Final checkpoints, {n} held-out documents here. The counts are documents that only one of the two has right.",
     layouts.final(spent, unit),
 )
-standard_error = f"{100 * final['standard_error'].max():.2g} points"
+errors = [compare.standard_error(p.exact, p.n) for curve in curves.values() for p in curve.points.itertuples()]
+standard_error = f"{100 * max(errors):.2g} points"  # of any checkpoint on the curves
 for arm, rows in final.groupby("arm"):
     show.notes(
         {
@@ -197,14 +198,16 @@ all_budgets = compare.all_budgets_table(curves, both, alpha)
 show.table(
     "all_budgets",
     show.beside(all_budgets, published["all_budgets"]),
-    f"At how many of A's checkpoint budgets one arm is significantly ahead (p < {alpha}). Compared: both still ran.",
+    f"At how many of A's checkpoint budgets one arm is significantly ahead (p < {alpha}). Compared: both still ran. "
+    "C's own: of these, budgets at which C had saved a checkpoint; before that it enters with the shared start.",
     layouts.ALL_BUDGETS,
 )
 
 
 def line(row):
     ahead = f"A is ahead at {row.left_wins} of {row.compared} budgets and C at {row.right_wins}, after Holm "
-    return f"{ahead}{row.left_wins_holm} and {row.right_wins_holm}" if row.compared else "none, since C had ended"
+    own = f" (C had saved a checkpoint of its own at {row.own} of them, and is the shared start before)"
+    return f"{ahead}{row.left_wins_holm} and {row.right_wins_holm}{own}" if row.compared else "none, since C had ended"
 
 
 show.notes({"all_budgets": (all_budgets, line)})

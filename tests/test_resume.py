@@ -36,7 +36,7 @@ micro_batch_rollouts: 8
 grpo_steps: 6
 grpo_save_steps: 2
 context_tokens: 512
-max_completion_tokens: 12
+max_completion_tokens: 48
 """
 
 
@@ -98,13 +98,14 @@ def test_killed_again_and_again(project, stage, name, steps):
     moments = {
         "in a step, before the first checkpoint": lambda before: logged() > before[0],
         "while a checkpoint is written": lambda before: half_written() - before[1],
-        "in a step, between two checkpoints": lambda before: logged() > before[0],
+        "just after a checkpoint": lambda before: len(whole_checkpoints(whole)) > before[2],
+        "in a step, after a resume": lambda before: logged() > before[0],
         "while it is evaluated": lambda before: any((whole / "evaluated").glob("*.json")),
         "while the record is written": lambda before: (whole / "record.part").exists(),
     }
     seen = {}
     for condition in moments.values():
-        before = logged(), half_written()
+        before = logged(), half_written(), len(whole_checkpoints(whole))
         kill_when(project, stage, functools.partial(condition, before), rng)
         assert not (whole / "record" / "run.json").exists()
         assert not (project / "runs" / "small" / "notebooks" / f"{stage}-s0.ipynb").exists()
@@ -119,8 +120,8 @@ def test_killed_again_and_again(project, stage, name, steps):
     assert resumed["step"].tolist() == list(range(1, steps + 1))
     # on a CPU the arithmetic repeats: an interrupted run is the uninterrupted one
     pd.testing.assert_series_equal(resumed["loss"], uninterrupted["loss"])
-    # the fifth kill came after its attempt had ended, while the record was written
-    assert [a["status"] for a in info["attempts"]] == ["interrupted"] * 4 + ["finished"] * 2
+    # the sixth kill came after its attempt had ended, while the record was written
+    assert [a["status"] for a in info["attempts"]] == ["interrupted"] * 5 + ["finished"] * 2
     # each step is billed exactly once, and what a checkpoint says is what the rows before it sum to
     billed = table[table["billed"]]
     assert billed.groupby("step")["attempt"].nunique().eq(1).all() and billed["step"].nunique() == steps

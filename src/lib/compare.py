@@ -240,28 +240,34 @@ def final_table(curves: dict[tuple[str, int], Curve], start_hours: dict[int, flo
 def equal_spend_table(curves: dict[tuple[str, int], Curve], seeds: list[int]) -> pd.DataFrame:
     """Continued SFT (left) against GRPO (right) at the ends of all runs of a seed but the longest, Holm over all rows.
 
-    Columns of `at_budgets`, `seed`, and `dpo_accuracy` (missing where DPO was not run or has ended).
+    Columns of `at_budgets`, `seed`, and `dpo_accuracy`, `dpo_hours` (missing where DPO was not run or has ended).
     """
     tables = []
     for seed in seeds:
         own = {arm: curves[arm, seed] for arm in NAMES if (arm, seed) in curves}
         ends = sorted(curve.end_hours for curve in own.values())[:-1]
-        dpo = [accuracy_within(own["dpo"], hours) if "dpo" in own else None for hours in ends]
-        table = at_budgets(own["sft"], own["grpo"], ends)
-        tables.append(table.assign(seed=seed, dpo_accuracy=pd.Series(dpo, dtype=float)))
+        table = at_budgets(own["sft"], own["grpo"], ends).assign(
+            seed=seed, dpo_accuracy=float("nan"), dpo_hours=float("nan")
+        )
+        if "dpo" in own:
+            beside = at_budgets(own["sft"], own["dpo"], ends)
+            table[["dpo_accuracy", "dpo_hours"]] = beside[["right_accuracy", "right_hours"]]
+        tables.append(table)
     return add_holm(pd.concat(tables, ignore_index=True))
 
 
 def all_budgets_table(curves: dict[tuple[str, int], Curve], seeds: list[int], alpha: float) -> pd.DataFrame:
     """At how many of continued SFT's checkpoint budgets it (left) or GRPO (right) is significantly ahead, by seed.
 
-    `compared`: budgets at which both still ran. Wins raw, and with Holm over the budgets of the seed.
+    `compared`: budgets at which both still ran. `own`: those of them at which GRPO had saved a checkpoint; before, it
+    enters with the shared start. Wins raw, and with Holm over the budgets of the seed.
     """
     rows = []
     for seed in seeds:
         sft, grpo = curves["sft", seed], curves["grpo", seed]
         table = add_holm(at_budgets(sft, grpo, sft.points["hours"][1:].tolist()))
         row = {"seed": seed, "budgets": len(table), "compared": int(table["p"].notna().sum())}
+        row["own"] = int((table["right_hours"] > 0).sum())
         row["left_wins"], row["right_wins"] = wins(table, alpha)
         row["left_wins_holm"], row["right_wins_holm"] = wins(table, alpha, "p_holm")
         rows.append(row)

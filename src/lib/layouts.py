@@ -56,7 +56,11 @@ def final(spent, unit: str) -> dict:
 
 def equal_spend(dpo_seeds) -> dict:
     def dpo(row):
-        return "not run" if row.source == "here" and row.seed not in dpo_seeds else entered(row.dpo_accuracy)
+        return (
+            "not run"
+            if row.source == "here" and row.seed not in dpo_seeds
+            else entered(row.dpo_accuracy, row.dpo_hours)
+        )
 
     own = {
         "A": lambda row: entered(row.left_accuracy, row.left_hours),
@@ -67,7 +71,13 @@ def equal_spend(dpo_seeds) -> dict:
 
 
 ALL_BUDGETS = RUN | columns(
-    {"A's budgets": "budgets", "compared": "compared", "A ahead": "left_wins", "C ahead": "right_wins"}
+    {
+        "A's budgets": "budgets",
+        "compared": "compared",
+        "C's own": "own",
+        "A ahead": "left_wins",
+        "C ahead": "right_wins",
+    }
     | {"A ahead (Holm)": "left_wins_holm", "C ahead (Holm)": "right_wins_holm"},
     counts,
 )

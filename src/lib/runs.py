@@ -287,9 +287,8 @@ def open_run(
     try:
         import trl  # noqa: F401
     except ImportError as error:
-        raise RuntimeError(
-            problem + f"\nTraining it needs the `train` extra, which is not installed ({error})."
-        ) from None
+        way_out = f"Training it needs more than is installed ({error}): say `make book EXTRA=train`"
+        raise RuntimeError(f"{problem}\n{way_out}, or put the parameters back.") from None
     (RUNS / profile / "pins" / f"{name}.json").unlink(missing_ok=True)  # nothing may go on from what is made anew
     note = scratch / "identity.json"
     if note.exists() and differences(identity, json.loads(note.read_text())):
