@@ -39,6 +39,8 @@ from lib.paths import ROOT
 setup = records.pinned(profile, "setup")
 given = setup.info["parameters"]  # text, model and decoding are the setup's
 generation = decode.settings(setup)  # how every checkpoint is decoded
+if judged_split not in ("heldout", "dev"):
+    raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
 
 
 def gold_answers(documents):

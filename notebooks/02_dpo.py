@@ -42,6 +42,8 @@ from lib.paths import ROOT
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded
+if judged_split not in ("heldout", "dev"):
+    raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
 
 # %% [markdown]
 # ## Config
@@ -119,6 +121,10 @@ if run.live:
         clock.savepoint(run.folder / "pairs" / "clock.json")
     sampled = json.loads(pairs_file.read_text())
     pairs = sampled["pairs"]
+    if not pairs:
+        raise ValueError(
+            f"no pairs: all samples of the {len(pool)} documents are right, and DPO has nothing to learn from"
+        )
 
 # %% [markdown]
 # ## Train

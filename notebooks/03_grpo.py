@@ -40,6 +40,8 @@ from lib.paths import ROOT
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded
+if judged_split not in ("heldout", "dev"):
+    raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
 
 # %% [markdown]
 # ## Config
@@ -47,6 +49,13 @@ generation = decode.settings(setup)  # how every checkpoint is decoded
 # A step takes `prompts_per_step` groups of `group_size` rollouts. TRL wants the micro-batch and the accumulation:
 
 # %%
+pool_size = int((setup.splits["split"] == "pool").sum())
+if group_size < 2 or not 1 <= prompts_per_step <= pool_size or grpo_steps < 1 or micro_batch_rollouts < 1:
+    raise ValueError(
+        f"got group_size {group_size}, prompts_per_step {prompts_per_step}, grpo_steps {grpo_steps} and "
+        f"micro_batch_rollouts {micro_batch_rollouts}; expected groups of 2 or more, at most {pool_size} prompts (the "
+        "pool), and 1 or more of the rest"
+    )
 rollouts_per_step = prompts_per_step * group_size
 if rollouts_per_step % micro_batch_rollouts or micro_batch_rollouts % group_size:
     raise ValueError(

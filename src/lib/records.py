@@ -34,6 +34,9 @@ class Record:
         path = self.folder / f"{name}.parquet"
         if not path.exists():
             raise FileNotFoundError(f"run {self.name} has no table {name!r}: {path} is missing")
+        recorded = self.info.get("files", {}).get(path.name)
+        if recorded and file_sha256(path) != recorded:
+            raise ValueError(f"{shown(path)} is not the file that was recorded (sha256 in run.json): put it back")
         return pd.read_parquet(path)
 
     def has(self, name: str) -> bool:
