@@ -1,7 +1,7 @@
 """Columns of the tables on the pages: {title: function of a row that gives the cell's text}. No numbers are made here.
 
-A layout that needs to know more than its row is a function of it: `spent` writes hours (`show.spender`), `dpo_seeds`
-are the seeds that have a DPO run.
+A layout that needs to know more than its row is a function of it: `spent` writes hours (`show.spender`), `priced` their
+price (`show.pricer`), `dpo_seeds` are the seeds that have a DPO run.
 """
 
 import pandas as pd
@@ -9,6 +9,7 @@ import pandas as pd
 from lib import cost
 from lib.compare import LETTERS, NAMES
 from lib.diagnose import MISTAKES, NULLABLE
+from lib.outcomes import HELD, WRONG
 from lib.show import accuracy, entered, moved, number, only, p_value, percent, run_name, tenths, times, versus
 
 RUN = {"run": run_name}
@@ -37,6 +38,10 @@ def better(title: str) -> dict:
     return {title: lambda row: versus(row.left_better, row.right_better)}
 
 
+def pair_name(row) -> str:
+    return f"{LETTERS[row.left]} and {LETTERS[row.right]}, seed {row.seed}"
+
+
 def hours(value) -> str:
     return "-" if pd.isna(value) else cost.show_hours(value)
 
@@ -57,14 +62,12 @@ def final(spent, unit: str) -> dict:
 def equal_spend(dpo_seeds) -> dict:
     def dpo(row):
         return (
-            "not run"
-            if row.source == "here" and row.seed not in dpo_seeds
-            else entered(row.dpo_accuracy, row.dpo_hours)
+            "not run" if row.source == "here" and row.seed not in dpo_seeds else entered(row.dpo_accuracy, row.dpo_step)
         )
 
     own = {
-        "A": lambda row: entered(row.left_accuracy, row.left_hours),
-        "C GRPO": lambda row: entered(row.right_accuracy, row.right_hours),
+        "A": lambda row: entered(row.left_accuracy, row.left_step),
+        "C GRPO": lambda row: entered(row.right_accuracy, row.right_step),
         "B DPO": dpo,
     }
     return columns({"budget": "budget_hours"}, hours) | RUN | own | better("A / C better") | TESTED
@@ -83,7 +86,7 @@ ALL_BUDGETS = RUN | columns(
 )
 
 PAIRS = (
-    {"pair": lambda row: f"{LETTERS[row.left]} and {LETTERS[row.right]}, seed {row.seed}"}
+    {"pair": pair_name}
     | columns({"budget": "budget_hours"}, hours)
     | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
     | better("first / second better")
@@ -91,14 +94,85 @@ PAIRS = (
 )
 
 
-def reach_hold(spent, dpo_seeds) -> dict:
-    return (
-        {"target": lambda row: f"{accuracy(row.target)} ({row.of})"}
-        | RUN
-        | {"A": lambda row: spent(row.sft_hours, row.source), "C GRPO": lambda row: spent(row.grpo_hours, row.source)}
-        | {"B DPO": lambda r: spent(r.dpo_hours) if r.source == "here" and r.seed in dpo_seeds else "-"}
-        | columns({"C / A": "multiple", "C / A, first touch": "touch_multiple"}, times)
-    )
+def points(value) -> str:
+    return number(value, "+.1f")
+
+
+def difference(row) -> str:
+    """A difference in points with its interval."""
+    return f"{points(row.difference)} ({points(row.low)} to {points(row.high)})"
+
+
+BUDGETS = (
+    {"pair": pair_name}
+    | columns({"budget": "budget_hours"}, hours)
+    | {"first": lambda row: entered(row.left_accuracy, row.left_step)}
+    | {"second": lambda row: entered(row.right_accuracy, row.right_step)}
+    | better("first / second better")
+    | {"difference (points)": difference}
+    | TESTED
+    | columns({"smallest significant": "smallest", "shown 4 times in 5": "detectable"}, lambda v: number(v, ".1f"))
+)
+
+BUDGETS_SUMMARY = (
+    {"pair": pair_name}
+    | columns({"comparisons": "compared", "first ahead": "left_wins", "second ahead": "right_wins"}, counts)
+    | columns({"first ahead (Holm)": "left_wins_holm", "second ahead (Holm)": "right_wins_holm"}, counts)
+    | {"difference at the last (points)": difference}
+    | columns({"smallest significant": "smallest", "shown 4 times in 5": "detectable"}, lambda v: number(v, ".1f"))
+)
+
+VARIATION = (
+    {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}", "runs": lambda row: row.pair}
+    | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
+    | columns({"difference (points)": "difference"}, points)
+    | better("first / second better")
+    | columns({"widest at one step (points)": "widest"}, lambda v: number(v, ".1f"))
+    | columns({"first spent": "left_hours", "second spent": "right_hours"}, hours)
+)
+
+
+def reach_hold(spent, priced, dpo_seeds) -> dict:
+    def dpo(write):
+        return lambda r: write(r.dpo_hours) if r.source == "here" and r.seed in dpo_seeds else "-"
+
+    layout = {"target": lambda row: f"{accuracy(row.target)} ({row.of})"} | RUN
+    for title, arm in (("A", "sft"), ("C GRPO", "grpo")):
+        layout |= {title: lambda row, arm=arm: cost.show_hours(getattr(row, f"{arm}_hours"))}
+        layout |= {f"{LETTERS[arm]}, price": lambda row, arm=arm: priced(getattr(row, f"{arm}_hours"), row.source)}
+    layout |= {"B DPO": dpo(cost.show_hours), "B, price": dpo(priced)}
+    return layout | columns({"C / A": "multiple", "C / A, first touch": "touch_multiple"}, times)
+
+
+RULES = {"hold": "reach and hold", "touch": "first touch"}
+
+REACH_RESAMPLED = (
+    {"target": lambda row: f"{row.of}, seed {row.seed}", "rule": lambda row: RULES[row.rule]}
+    | {"C / A, median": lambda row: times(row.median)}
+    | {"C / A, interval": lambda row: f"{times(row.low)} to {times(row.high)}"}
+    | columns({"A sooner": "sft_sooner", "A never": "sft_never", "C never": "grpo_never"}, percent)
+    | columns({"A at the start": "sft_at_start"}, percent)
+)
+
+
+def other_rules(pairs) -> dict:
+    """pairs: (left, right) arms; who leads in each, and its p after Holm."""
+
+    def leads(left, right):
+        said = {HELD: f"{LETTERS[left]} leads", WRONG: f"{LETTERS[right]} leads"}
+
+        def cell(row):
+            outcome = getattr(row, f"{left}_{right}")
+            p = getattr(row, f"{left}_{right}_p")
+            return said.get(outcome, outcome) + ("" if pd.isna(p) else f", p {p_value(p)}")
+
+        return {f"{LETTERS[left]} and {LETTERS[right]}": cell}
+
+    layout = {"rule": lambda row: row.rule, "seed": lambda row: str(row.seed)}
+    for pair in pairs:
+        layout |= leads(*pair)
+    told = columns({"A holds C's last": "sft_hours", "C does": "grpo_hours"}, hours)
+    return layout | told | columns({"C / A": "multiple"}, times)
 
 
 ATTEMPTS = columns({name: name for name in ("run", "device", "attempts", "interrupted")}, str) | columns(

@@ -4,6 +4,8 @@ A formatter takes one value and gives a text; a missing value is "-" or "not mea
 `figure` glue what the pages print under a key.
 """
 
+from math import isfinite
+
 import pandas as pd
 from myst_nb import glue
 
@@ -37,12 +39,15 @@ def moved(first, final, form: str = ".2f") -> str:
 
 
 def times(multiple) -> str:
-    return "-" if pd.isna(multiple) else f"{multiple:.2g}x"
+    """A multiple of A's hours; the ends of `reach.multiples` in words."""
+    if pd.isna(multiple):
+        return "-"
+    return f"{multiple:.2g}x" if isfinite(multiple) else "no bound" if multiple > 0 else "A never"
 
 
-def entered(value, saved_hours=None) -> str:
-    """An accuracy at a budget: marked while it is still the shared start's, "ended" past the run's end."""
-    return "ended" if pd.isna(value) else accuracy(value) + (" (start)" if saved_hours == 0 else "")
+def entered(value, step=None) -> str:
+    """An accuracy at a budget: marked while it is still the shared start's (step 0), "ended" past the run's end."""
+    return "ended" if pd.isna(value) else accuracy(value) + (" (start)" if step == 0 else "")
 
 
 def tenths(row) -> str:
@@ -59,14 +64,27 @@ def run_name(row) -> str:
     return f"{row.source}, seed {row.seed}"
 
 
-def spender(kind: str, usd_per_hour: float, published_usd_per_hour: float):
-    """The formatter of hours: with dollars where they apply, at our price or (source "published") at the study's."""
+def spender(kind: str, per_hour: float, currency: str, published_usd_per_hour: float):
+    """The formatter of hours: with money where a price applies, ours or (source "published") the study's."""
 
     def spent(hours, source="here") -> str:
-        price = ("cuda", published_usd_per_hour) if source == "published" else (kind, usd_per_hour)
+        price = ("cuda", published_usd_per_hour, "USD") if source == "published" else (kind, per_hour, currency)
         return cost.show_cost(hours, *price)
 
     return spent
+
+
+def pricer(kind: str, per_hour: float, currency: str, published_usd_per_hour: float):
+    """As `spender`, for the price alone: "never" where the hours are missing, a dash where no price applies."""
+
+    def priced(hours, source="here") -> str:
+        ours = source != "published"
+        if cost.unit(kind if ours else "cuda") != "GPU-hours":
+            return "-"
+        amount = cost.price(hours, "cuda", per_hour if ours else published_usd_per_hour)
+        return "never" if amount is None else cost.show_price(amount, currency if ours else "USD")
+
+    return priced
 
 
 def per_seed(rows: pd.DataFrame, text) -> str:
