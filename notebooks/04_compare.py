@@ -302,9 +302,10 @@ def line(row):
 said = "; ".join(f"{titles[pair]}: {per_seed(rows, line)}" for pair, rows in told.items() if len(rows))
 show.figure(
     "differences",
-    lambda rows: plots.differences(rows, titles, unit, alpha),
+    lambda rows: plots.differences(rows, titles, LETTERS, unit, alpha),
     [every_budget.assign(spent=per_hour * every_budget["budget_hours"])],
-    alt=f"Difference in exact records by budget with its interval, a panel a pair and seed. At the last: {said}.",
+    alt="Difference in exact records by budget with its interval, a panel a pair and seed. At the last budget, in "
+    f"points: {'; '.join(f'{titles[pair]} {per_seed(rows, layouts.difference)}' for pair, rows in told.items())}.",
     caption=f"Difference in exact records at each budget, with {interval:.0%} intervals from {resamples:,} draws of "
     f"the {n} documents (seed {resample_seed}): they cover the sampling of documents, not training again. Filled and "
     "coloured by the arm ahead: significant after Holm over the panel.",
@@ -464,8 +465,8 @@ variants = {
     for name, changed in cost.other_rules(rule).items()
 }
 rules = budgets.under_rules(variants, both, alpha)
-pair_names = {f"{left}_{right}": f"{LETTERS[left]} and {LETTERS[right]}" for left, right in budgets.PAIRS}
-rules_verdict = outcomes.on_rules(rules, pair_names)
+letters = {f"{left}_{right}": (LETTERS[left], LETTERS[right]) for left, right in budgets.PAIRS}
+rules_verdict = outcomes.on_rules(rules, letters)
 print(rules_verdict)
 
 # %% tags=["hide-input"]
@@ -473,8 +474,8 @@ show.table(
     "rules",
     rules,
     "The same comparison under other rules of the bill: who leads at the most that both have spent (p after Holm), and "
-    "what holding C's last accuracy took. Not measured: a trial of settings on this device is not recorded, or an arm "
-    "is missing.",
+    "what holding C's last accuracy took. Start: that arm had saved nothing by then. Not measured: no trial of "
+    "settings on this device is recorded, or an arm is missing.",
     layouts.other_rules(budgets.PAIRS),
 )
 applied = rules.dropna(subset=["multiple"]).groupby("seed")["multiple"].agg(["min", "max"])

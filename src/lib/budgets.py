@@ -51,9 +51,9 @@ def under_rules(variants: dict[str, dict | None], seeds: list[int], alpha: float
     """What the comparison says under several rules of the bill: one row a rule and seed.
 
     variants: rule, in words -> the curves under it; None where it could not be applied. For each of PAIRS, at the most
-    that both have spent: the outcome of "left is better" in the column `<left>_<right>`, and `<left>_<right>_p`, after
-    Holm within the table that the comparison stands in. `sft_hours`, `grpo_hours`, `multiple`: to reach and hold C's
-    last accuracy.
+    that both have spent: the outcome of "left is better" in the column `<left>_<right>`; `<left>_<right>_p`, after Holm
+    within the table that the comparison stands in; `<left>_<right>_start`, the arms that enter as the shared start.
+    `sft_hours`, `grpo_hours`, `multiple`: to reach and hold C's last accuracy.
     """
     rows = []
     for rule, curves in variants.items():
@@ -70,7 +70,10 @@ def under_rules(variants: dict[str, dict | None], seeds: list[int], alpha: float
             for left, right in PAIRS:
                 test = tested.get((left, right, seed))
                 row[f"{left}_{right}"], row[f"{left}_{right}_p"] = outcomes.NOT_MEASURED, float("nan")
+                row[f"{left}_{right}_start"] = ""
                 if test is not None:
+                    unsaved = [arm for arm, step in ((left, test.left_step), (right, test.right_step)) if step == 0]
+                    row[f"{left}_{right}_start"] = "".join(f" ({compare.LETTERS[arm]}: start)" for arm in unsaved)
                     row[f"{left}_{right}"] = outcomes.shown(test.left_better, test.right_better, test.p_holm, alpha)
                     row[f"{left}_{right}_p"] = test.p_holm
             for key in ("sft_hours", "grpo_hours", "multiple"):

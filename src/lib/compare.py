@@ -264,5 +264,6 @@ def pairs_table(curves: dict[tuple[str, int], Curve], seeds: list[int]) -> pd.Da
             row = {"seed": seed, "left": left, "right": right, "budget_hours": budget if equal else None}
             for side, curve, position in zip(("left", "right"), pair, at, strict=True):
                 row[f"{side}_accuracy"] = curve.points["accuracy"][position]
+                row[f"{side}_step"] = curve.points["step"][position]
             rows.append(row | mcnemar_at(*pair, *at))
     return add_holm(pd.DataFrame(rows))

@@ -111,7 +111,7 @@ BUDGETS = (
     | better("first / second better")
     | {"difference (points)": difference}
     | TESTED
-    | columns({"smallest significant": "smallest", "shown 4 times in 5": "detectable"}, lambda v: number(v, ".1f"))
+    | columns({"smallest significant": "smallest", "detectable, 80% power": "detectable"}, lambda v: number(v, ".1f"))
 )
 
 BUDGETS_SUMMARY = (
@@ -119,7 +119,7 @@ BUDGETS_SUMMARY = (
     | columns({"comparisons": "compared", "first ahead": "left_wins", "second ahead": "right_wins"}, counts)
     | columns({"first ahead (Holm)": "left_wins_holm", "second ahead (Holm)": "right_wins_holm"}, counts)
     | {"difference at the last (points)": difference}
-    | columns({"smallest significant": "smallest", "shown 4 times in 5": "detectable"}, lambda v: number(v, ".1f"))
+    | columns({"smallest significant": "smallest", "detectable, 80% power": "detectable"}, lambda v: number(v, ".1f"))
 )
 
 VARIATION = (
@@ -164,7 +164,8 @@ def other_rules(pairs) -> dict:
         def cell(row):
             outcome = getattr(row, f"{left}_{right}")
             p = getattr(row, f"{left}_{right}_p")
-            return said.get(outcome, outcome) + ("" if pd.isna(p) else f", p {p_value(p)}")
+            start = getattr(row, f"{left}_{right}_start")
+            return said.get(outcome, outcome) + ("" if pd.isna(p) else f", p {p_value(p)}") + start
 
         return {f"{LETTERS[left]} and {LETTERS[right]}": cell}
 

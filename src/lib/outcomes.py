@@ -109,21 +109,23 @@ def verdict(table: pd.DataFrame, left: str, right: str, alpha: float, seeds: lis
     return text
 
 
-def on_rules(rules: pd.DataFrame, pairs: dict[str, str]) -> str:
+def on_rules(rules: pd.DataFrame, pairs: dict[str, tuple[str, str]]) -> str:
     """Whether who leads at equal spend hangs on the rule of the bill, and on which.
 
-    rules: one row a `rule` and `seed`, the rule as set first, with an outcome a pair; rules that could not be applied
-    are not measured. pairs: the columns of the outcomes, and each pair in words.
+    rules: one row a `rule` and `seed`, the rule as set first, with the outcome of "left is better" in a column a pair;
+    a rule that could not be applied is not measured throughout. pairs: column -> the names of left and right.
     """
     as_set = rules[rules["rule"] == rules["rule"].iloc[0]].set_index("seed")
     applied = rules[~(rules[list(pairs)] == NOT_MEASURED).all(axis=1)]
-    found = [
-        f"{row.rule} ({words}, seed {row.seed}: {as_set.loc[row.seed, key]} becomes {getattr(row, key)})"
-        for row in applied.itertuples()
-        for key, words in pairs.items()
-        if getattr(row, key) != as_set.loc[row.seed, key]
-    ]
-    others = applied["rule"].nunique() - 1
+    found = []
+    for row in applied.itertuples():
+        for key, (left, right) in pairs.items():
+            was, now = as_set.loc[row.seed, key], getattr(row, key)
+            says = {HELD: f"{left} leads", WRONG: f"{right} leads"}
+            if was != now:
+                how = f"{says.get(was, was)} becomes {says.get(now, now)}"
+                found.append(f"{row.rule}, {left} and {right}, seed {row.seed}: {how}")
     if found:
-        return f"The rule of the bill decides: {'; '.join(found)}"
+        return f"Who leads at equal spend hangs on the rule of the bill ({'; '.join(found)})"
+    others = applied["rule"].nunique() - 1
     return f"Who leads at equal spend is the same under all {others} other rules that could be applied"

@@ -70,15 +70,16 @@ def cost_curves(points: pd.DataFrame, arm_names: dict[str, str], unit: str, zoom
     return figure
 
 
-def differences(rows: pd.DataFrame, pairs: dict[tuple[str, str], str], unit: str, alpha: float) -> Figure:
+def differences(rows: pd.DataFrame, pairs: dict, letters: dict[str, str], unit: str, alpha: float) -> Figure:
     """Difference between two arms at every budget with its interval: a column a pair, a row a seed.
 
     rows: one row a comparison: `seed`, `left`, `right` (arms), `spent` (in `unit`), `difference`, `low`, `high` (in
-    points), `p_holm`. A filled mark has p_holm below alpha. pairs: (left, right) -> the panel's title.
+    points), `p_holm`. A filled mark has p_holm below alpha. pairs: (left, right) -> the panel's title. letters: the
+    arms' names in the legend. Panels of one pair share their axes.
     """
     seeds = sorted(rows["seed"].unique())
     size = {"figsize": (10, 0.8 + 2.3 * len(seeds)), "layout": "constrained"}
-    figure, axes = plt.subplots(len(seeds), len(pairs), sharey=True, sharex="col", squeeze=False, **size)
+    figure, axes = plt.subplots(len(seeds), len(pairs), sharey="col", sharex="col", squeeze=False, **size)
     for seed, line in zip(seeds, axes, strict=True):
         for (pair, title), axis in zip(pairs.items(), line, strict=True):
             own = rows[(rows["seed"] == seed) & (rows["left"] == pair[0]) & (rows["right"] == pair[1])]
@@ -88,15 +89,22 @@ def differences(rows: pd.DataFrame, pairs: dict[tuple[str, str], str], unit: str
                 inside = colour if row.p_holm < alpha else "white"
                 axis.plot(row.spent, row.difference, "o", color=colour, markerfacecolor=inside, markersize=4)
             axis.axhline(0, color=GREY, linewidth=0.8)
-            axis.set_xlim(left=0)
             axis.set_title(f"{title}, seed {seed}", loc="left", fontsize=10)
             if own.empty:
-                axis.text(0.5, 0.5, "not compared", transform=axis.transAxes, ha="center", color=GREY)
-            axis.label_outer()
+                axis.text(0.5, 0.6, "not compared", transform=axis.transAxes, ha="center", color=GREY)
+            axis.margins(x=0.06, y=0.1)
     for axis in axes[-1]:
         axis.set_xlabel(f"billed {unit}")
+        axis.set_xlim(left=0)
     for axis in axes[:, 0]:
         axis.set_ylabel("difference (points)")
+    marks = {f"{letters[arm]} is ahead": (colour, colour) for arm, colour in ARM_COLOURS.items() if arm in letters}
+    marks["no difference is shown"] = (GREY, "white")
+    handles = [
+        Line2D([], [], color=colour, marker="o", markersize=4, markerfacecolor=inside, label=label)
+        for label, (colour, inside) in marks.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
     return figure
 
 
