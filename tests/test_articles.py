@@ -52,7 +52,7 @@ def execute(runs, **parameters):
 
 
 def copied_record(runs, name, changed):
-    """Copy a run's record to where recorded runs lie, under `name`; `changed` in its run.json (identity: another one)."""
+    """Copy a run's record to where recorded runs lie, under `name`, with its run.json changed (identity: any other)."""
     folder = runs / "results" / "fake" / name
     shutil.copytree(runs / "fake" / name.removesuffix("-rerun") / "record", folder)
     info = json.loads((folder / "run.json").read_text())
@@ -163,10 +163,6 @@ def test_trials_can_be_billed_only_where_they_were_recorded(tmp_path):
 def test_whether_a_verdict_hangs_on_the_rule_is_said():
     said = study("base")["rules_verdict"]
     assert said == "Who leads at equal spend is the same under all 4 other rules that could be applied"
-    assert (
-        "hangs on the rule" in study("one seed")["rules_verdict"]
-        or "same under all" in study("one seed")["rules_verdict"]
-    )
 
 
 def test_a_rerun_of_the_same_identity_is_shown_and_nothing_else_is_one():
