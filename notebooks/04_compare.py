@@ -96,8 +96,9 @@ device = " and ".join(name for _, name in devices)
 unit, per_hour = cost.axis(kind, max(curve.end_hours for curve in curves.values()))
 n = int(setup.checkpoints["n"].iloc[-1])
 their = published["setup"]
-prices = kind, price_per_hour, price_currency, their["usd_per_hour"]
-spent, priced = show.spender(*prices), show.pricer(*prices)
+timed = show.timer(per_hour)
+priced = show.pricer(kind, price_per_hour, price_currency, their["usd_per_hour"])
+spent = show.spender(timed, priced)
 
 
 def hours(runs, key="billed_s"):
@@ -140,7 +141,7 @@ show.notes(
 # be added only where they ran on the runs' own device.
 
 # %%
-path = RESULTS / profile / "trials.csv"
+path = RESULTS / setup.info["profile"] / "trials.csv"
 recorded_trials = pd.read_csv(path) if path.exists() else None
 addable = recorded_trials is not None and set(recorded_trials["device"]) <= {name for _, name in devices}
 rule = {
@@ -181,7 +182,7 @@ show.table(
     "final",
     show.beside(final, published["final"]),
     f"Final checkpoints, {n} held-out documents here. The counts are documents that only one of the two has right.",
-    layouts.final(spent, unit),
+    layouts.final(spent, timed, unit),
 )
 errors = [compare.standard_error(p.exact, p.n) for curve in curves.values() for p in curve.points.itertuples()]
 standard_error = f"{100 * max(errors):.2g} points"  # of any checkpoint on the curves
@@ -225,7 +226,7 @@ show.table(
     "equal_spend",
     show.beside(equal_spend, published["equal_spend"]),
     "Exact records at equal spend. A is continued SFT; better counts documents that only this arm has right.",
-    layouts.equal_spend(of_dpo),
+    layouts.equal_spend(timed, of_dpo),
 )
 
 
@@ -288,7 +289,7 @@ show.table(
     "budgets",
     every_budget,
     "Every comparison. Counts are documents that only one of the two has right.",
-    layouts.BUDGETS,
+    layouts.budgets(timed),
 )
 titles = {pair: f"{LETTERS[pair[0]]} minus {LETTERS[pair[1]]}" for pair in budgets.PAIRS}
 told = {pair: by_pair[(by_pair["left"] == pair[0]) & (by_pair["right"] == pair[1])] for pair in budgets.PAIRS}
@@ -299,7 +300,6 @@ def line(row):
     return f"{layouts.difference(row)}, p {p_value(row.p_holm)} after Holm over {row.compared}"
 
 
-said = "; ".join(f"{titles[pair]}: {per_seed(rows, line)}" for pair, rows in told.items() if len(rows))
 show.figure(
     "differences",
     lambda rows: plots.differences(rows, titles, LETTERS, unit, alpha),
@@ -314,7 +314,7 @@ show.figure(
 low, high = every_budget["detectable"].min(), every_budget["detectable"].max()
 show.notes(
     {
-        "differences": said,
+        "differences": (told["sft", "grpo"], line),
         "interval": f"{interval:.0%}",
         "resamples": f"{resamples:,} draws, random seed {resample_seed}",
         "detectable": f"{low:.1f} to {high:.1f} points" if pd.notna(low) else "none",
@@ -342,7 +342,7 @@ else:
         variation,
         "Runs of one arm against each other at their own ends, the widest gap between two checkpoints at the same "
         "step, and what each spent.",
-        layouts.VARIATION,
+        layouts.variation(timed),
     )
 between = variation[~variation["rerun"]].groupby("arm", sort=False)["difference"].agg(lambda d: d.abs().max())
 repeated = variation[variation["rerun"]]
@@ -368,7 +368,7 @@ show.table(
     "pairs",
     pairs,
     "Other comparisons, Holm over this table. Without a budget each arm is at its own end, and the spend is unequal.",
-    layouts.PAIRS,
+    layouts.pairs(timed),
 )
 
 # %% [markdown]
@@ -399,7 +399,7 @@ show.table(
     show.beside(reached, published["reach_and_hold"]),
     "What was billed until an arm reaches a target and holds it to its end; never: it did not. "
     f"Prices: {price_currency}, a dash where a CPU ran.",
-    layouts.reach_hold(spent, priced, of_dpo),
+    layouts.reach_hold(timed, priced, of_dpo),
 )
 of_c, of_a = reached[reached["of"] == "C's last"], reached[reached["of"] == "A's last"]
 show.notes({"reach_c": (of_c, line), "reach_a": (of_a, line)})
@@ -425,7 +425,7 @@ show.table(
 
 def line(row):
     return (
-        f"{show.times(row.low)} to {show.times(row.high)}, A sooner in {percent(row.sft_sooner)} of the draws, "
+        f"{layouts.multiples(row)}, A sooner in {percent(row.sft_sooner)} of the draws, "
         f"never there in {percent(row.sft_never)}"
     )
 
@@ -476,7 +476,7 @@ show.table(
     "The same comparison under other rules of the bill: who leads at the most that both have spent (p after Holm), and "
     "what holding C's last accuracy took. Start: that arm had saved nothing by then. Not measured: no trial of "
     "settings on this device is recorded, or an arm is missing.",
-    layouts.other_rules(budgets.PAIRS),
+    layouts.other_rules(timed, budgets.PAIRS),
 )
 applied = rules.dropna(subset=["multiple"]).groupby("seed")["multiple"].agg(["min", "max"])
 show.notes(

@@ -133,7 +133,7 @@ def test_a_changed_number_moves_what_depends_on_it_and_nothing_else():
     moved = {key for key in base if base[key] != other[key]}
     of_generation = {"bill_generation", "bill_most", "figure_bill", "table_bill"}
     of_dpo = {"last_dpo", "gain_dpo", "dpo_task", "table_final", "table_equal_spend", "table_pairs", "table_errors"}
-    of_dpo |= {"figure_cost_curves", "places_share", "table_rules", "table_variation", "differences", "detectable"}
+    of_dpo |= {"figure_cost_curves", "places_share", "table_rules", "table_variation", "detectable"}
     of_dpo |= {"figure_differences", "table_budgets", "table_budgets_summary"}
     assert moved == of_generation | of_dpo
 
@@ -147,7 +147,7 @@ def test_another_rule_of_the_bill_moves_every_cost_and_no_accuracy():
     assert costs <= moved
     assert not moved & {"gain_sft", "table_errors", "table_bill", "dpo_verdict", "nulls_moved", "published_price"}
     # A at 200 s, 90 s of the start, 3 s of base evaluation, 22 s of trials; EUR 2.00 an hour; C has no trials
-    assert "0.8700 for 315 s, EUR 0.17 (seed 0)" in other["last_sft"]
+    assert "0.8700 for 0.0875 h, EUR 0.17 (seed 0)" in other["last_sft"]
     assert "0.276 h, EUR 0.55" in other["last_grpo"]
     assert base["price"] == "$4.41 an hour (USD, an H100, 2026-10)" and other["price"].startswith("EUR 2.00 an hour")
     assert "0.358 h, $1.58" in other["table_final"]  # the study's own price stays
@@ -187,6 +187,8 @@ def test_a_small_study_on_a_cpu_says_what_it_has_not():
     assert glued["unit"] == "CPU-hours"
     assert "$" not in glued["last_grpo"] + glued["total_cost"] + glued["price"]
     assert "continued SFT never" in glued["reach_c"]
+    assert glued["table_rules"].count("<td>never</td>") == 5  # under each rule that could be applied
+    assert "A never" in glued["table_reach_resampled"]
     assert "(seed 1)" in glued["last_sft"] and "(seed 1)" not in glued["last_grpo"]
     assert "in 1 of 2 seeds; there was nothing to compare in 1" in glued["headline"]
     assert "GRPO had saved nothing by then and enters as the shared start (seed 0)" in glued["headline"]

@@ -7,7 +7,7 @@ the second load of a resumed run excluded. Whoever writes the record draws that 
 import pandas as pd
 
 UNITS = {"cuda": "GPU-hours", "cpu": "CPU-hours"}
-SHORT_HOURS = 0.1  # below it a time reads better in seconds
+SHORT_HOURS = 0.25  # times below it read better in seconds
 
 # What a rule may put on an arm's bill or take off it: key -> in words. A rule says of each whether it is on the bill.
 COUNTABLE = {
@@ -58,18 +58,24 @@ def axis(kind: str, longest_hours: float) -> tuple[str, float]:
     return (unit(kind), 1.0) if longest_hours >= SHORT_HOURS else (unit(kind).replace("hours", "seconds"), 3600.0)
 
 
-def price(hours: float | None, kind: str, per_hour: float) -> float | None:
+def price(hours: float | None, kind: str, price_per_hour: float) -> float | None:
     """Price of device-hours; None on a CPU, where no price of a GPU applies, and None for no hours."""
     if unit(kind) != "GPU-hours" or pd.isna(hours):
         return None
-    return hours * per_hour
+    return hours * price_per_hour
 
 
-def show_hours(hours: float | None) -> str:
-    """A time with three significant digits: in hours, short ones in seconds; "never" for None."""
+def show_hours(hours: float | None, per_hour: float | None = None) -> str:
+    """A time with three significant digits, "never" for None; in hours or seconds as the axis (`per_hour` of `axis`).
+
+    Without an axis a short time is in seconds.
+    """
     if hours is None or pd.isna(hours):
         return "never"
-    return f"{hours:.3g} h" if hours >= SHORT_HOURS else f"{hours * 3600:.3g} s"
+    if per_hour == 1 or (per_hour is None and hours >= SHORT_HOURS):
+        return f"{hours:.3g} h"
+    seconds = hours * 3600
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
 def show_price(amount: float | None, currency: str = "USD") -> str:
@@ -77,12 +83,6 @@ def show_price(amount: float | None, currency: str = "USD") -> str:
     if amount is None or pd.isna(amount):
         return "-"
     return f"${amount:,.2f}" if currency == "USD" else f"{currency} {amount:,.2f}"
-
-
-def show_cost(hours: float | None, kind: str, per_hour: float, currency: str = "USD") -> str:
-    """Hours, and their price where one applies: "0.133 h, $0.59"."""
-    amount = price(hours, kind, per_hour)
-    return show_hours(hours) + ("" if amount is None else f", {show_price(amount, currency)}")
 
 
 def hours_under(rule: dict[str, bool], run, start, setup, trials: pd.DataFrame | None) -> list[float]:

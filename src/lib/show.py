@@ -64,27 +64,38 @@ def run_name(row) -> str:
     return f"{row.source}, seed {row.seed}"
 
 
-def spender(kind: str, per_hour: float, currency: str, published_usd_per_hour: float):
-    """The formatter of hours: with money where a price applies, ours or (source "published") the study's."""
+def timer(per_hour: float):
+    """The formatter of hours in the unit of our axis (`cost.axis`); those of source "published" in hours."""
 
-    def spent(hours, source="here") -> str:
-        price = ("cuda", published_usd_per_hour, "USD") if source == "published" else (kind, per_hour, currency)
-        return cost.show_cost(hours, *price)
+    def timed(hours, source="here") -> str:
+        return cost.show_hours(hours, 1 if source == "published" else per_hour)
 
-    return spent
+    return timed
 
 
-def pricer(kind: str, per_hour: float, currency: str, published_usd_per_hour: float):
-    """As `spender`, for the price alone: "never" where the hours are missing, a dash where no price applies."""
+def pricer(kind: str, price_per_hour: float, currency: str, published_usd_per_hour: float):
+    """The formatter of the price of hours, ours or (source "published") the study's.
+
+    "never" where the hours are missing, a dash where no price applies.
+    """
 
     def priced(hours, source="here") -> str:
-        ours = source != "published"
-        if cost.unit(kind if ours else "cuda") != "GPU-hours":
-            return "-"
-        amount = cost.price(hours, "cuda", per_hour if ours else published_usd_per_hour)
-        return "never" if amount is None else cost.show_price(amount, currency if ours else "USD")
+        where, rate, money = (kind, price_per_hour, currency)
+        if source == "published":
+            where, rate, money = ("cuda", published_usd_per_hour, "USD")
+        amount = cost.price(hours, where, rate)
+        return "never" if pd.isna(hours) and cost.UNITS[where] == "GPU-hours" else cost.show_price(amount, money)
 
     return priced
+
+
+def spender(timed, priced):
+    """The formatter of hours with their price, where one applies: "0.133 h, $0.59"."""
+
+    def spent(hours, source="here") -> str:
+        return ", ".join(dict.fromkeys(text for text in (timed(hours, source), priced(hours, source)) if text != "-"))
+
+    return spent
 
 
 def per_seed(rows: pd.DataFrame, text) -> str:
