@@ -351,7 +351,9 @@ show.notes(
         "variation": "; ".join(f"{NAMES[arm]} {points:.1f} points" for arm, points in between.items())
         or "not measured: one seed",
         "rerun": "; ".join(
-            f"{NAMES[r.arm]}, {r.pair}: {layouts.points(r.difference)} points" for r in repeated.itertuples()
+            f"{NAMES[r.arm]}, {r.pair}: {layouts.points(r.difference)} points, for {spent(r.left_hours)} and "
+            f"{spent(r.right_hours)}"
+            for r in repeated.itertuples()
         )
         or "not measured: no run was trained twice under one seed",
     }

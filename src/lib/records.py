@@ -86,8 +86,8 @@ def pinned_runs(profile: str) -> list[Record]:
 def reruns(record: Record) -> list[Record]:
     """Other finished runs of the same identity, in the order found: what the same run gave when it was trained again.
 
-    A record and a run trained live may stand beside each other; `make record` would put one in the other's place, so a
-    rerun that is to be kept is copied to book/results/<profile>/<run>-rerun (any name that begins so).
+    They are the recorded run and this copy's own, whichever `record` is not, and book/results/<profile>/<run>-rerun
+    (any name that begins so), where a second record of a run is kept. A copy of `record` is no rerun.
     """
     profile = record.info["profile"]
     places = [RESULTS / profile / record.name, RUNS / profile / record.name / "record"]
@@ -97,7 +97,7 @@ def reruns(record: Record) -> list[Record]:
         if (folder / "run.json").exists():
             other = Record(folder)
             if not differences(record.info["identity"], other.info["identity"]):
-                found.setdefault(json.dumps(other.info, sort_keys=True), other)  # a copy is no rerun
+                found.setdefault(json.dumps(other.info, sort_keys=True), other)
     return list(found.values())[1:]
 
 
