@@ -1,4 +1,4 @@
-PROFILE ?= laptop
+PROFILE ?= h200
 
 # `make help` lists the targets. Variables: PROFILE (a file in notebooks/profiles), SEEDS (all, of the profile),
 # SEED (one), TRAIN (auto, always, never), PYTHON (makes the environment), VENV (an environment that is there already),
