@@ -34,7 +34,7 @@ alpha: float = 0.05  # significance level, after Holm within a table
 targets: list = []  # further accuracies to reach and hold, beside the arms' last ones (share of documents)
 price_usd_per_hour: float = 4.41  # price of one GPU (USD per hour); no part of any run
 price_of: str = "an H100 in the published study"  # what that is the price of
-max_remainder: float = 0.15  # largest part of a GRPO bill that may be under no timer (share)
+max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share)
 smooth_steps: int = 5  # moving average in figures by step (optimizer steps)
 
 # %% [markdown]
@@ -48,7 +48,7 @@ smooth_steps: int = 5  # moving average in figures by step (optimizer steps)
 import pandas as pd
 import yaml
 
-from lib import compare, cost, diagnose, layouts, outcomes, plots, records, show
+from lib import compare, cost, diagnose, layouts, ledger, outcomes, plots, records, show
 from lib.compare import NAMES
 from lib.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
 from lib.paths import BOOK, RESULTS
@@ -378,13 +378,56 @@ show.notes(
 )
 
 # %% [markdown]
-# ### GRPO: the bill
+# ### Where each run's seconds went
 #
 # Every billed second is in one row; inside a step of a GPU run the device's clock decides. A part that no timer saw
-# stays missing, and its time is in the remainder; above `max_remainder` the notebook stops.
+# stays missing, and its time is unaccounted; above `max_unaccounted` the notebook stops. Other clocks check the sums:
+# the device's events over all steps, and the system's clock over a whole attempt.
 
 # %%
-bill, parts = cost.bill(grpo, max_remainder)
+trained = {run.name: run for run in (*starts.values(), *runs.values())}
+bills, by_run = cost.bill(trained, max_unaccounted)
+closed = ledger.table(trained.values())
+
+# %% tags=["hide-input"]
+show.table(
+    "bills",
+    pd.DataFrame({"part": [part for part in by_run.index if by_run["seconds"].loc[part].notna().any()]}),
+    "Billed seconds by part, and their share of the run. A dash: no timer saw such a part in this run.",
+    layouts.bills(by_run),
+    csv=bills,
+)
+show.table(
+    "ledger",
+    closed,
+    "How well the seconds add up. Unaccounted: share of the billed seconds under no timer; worst step: the optimizer "
+    "step with most of it. Device to host: the device's column over all steps against the host's. Rows to system "
+    "clock: all rows of the attempts that ended. Processor seconds: of all threads, a second of wall-clock.",
+    layouts.LEDGER,
+)
+passes = [ledger.passes(run).assign(run=name) for name, run in trained.items()]
+show.table(
+    "passes",
+    pd.concat(passes, ignore_index=True),
+    "What went through the model. A pass with gradient includes its backward. Padded: positions without a token.",
+    layouts.PASSES,
+)
+show.table(
+    "work",
+    closed,
+    "What the seconds were spent on. Utilisation: FLOPs that the real tokens need, over the train seconds at the "
+    "device's dense bfloat16 rate by its datasheet. Energy: the whole device's, in the billed time; its error is what "
+    "one update of the counter can hide.",
+    layouts.WORK,
+)
+worst = closed.loc[closed["unaccounted"].idxmax()]
+show.note("ledger_worst", f"{percent(worst.unaccounted)} in {worst.run}")
+
+# %% [markdown]
+# ### GRPO: the bill
+
+# %%
+bill, parts = cost.bill(grpo, max_unaccounted)
 shares = parts["share"]
 training = cost.training_share(shares)
 generating = shares.loc["generation"]
@@ -416,13 +459,13 @@ show.table(
 )
 alone = shares.drop(index=cost.TOGETHER)
 most = by_seed({seed: f"{alone[seed].idxmax()} at {percent(alone[seed].max())}" for seed in grpo})
-remainder = by_seed({seed: percent(shares.loc[cost.REMAINDER, seed]) for seed in grpo})
+remainder = by_seed({seed: percent(shares.loc[cost.UNACCOUNTED, seed]) for seed in grpo})
 show.figure(
     "bill",
     plots.time_shares,
     [bill[bill["part"].isin(seen)]],
     alt=f"Horizontal bars: share of GRPO's billed seconds by part, one bar a seed. Most: {most}.",
-    caption=f"Shares of GRPO's billed time on {device}. The remainder, under no timer, is {remainder}.",
+    caption=f"Shares of GRPO's billed time on {device}. Unaccounted, under no timer: {remainder}.",
     absent="GRPO's bill was not measured.",
 )
 told = {"generation": generating, "training": training, "update": shares.loc[cost.TOGETHER]}
@@ -435,6 +478,7 @@ show.notes(
         "bill_total": by_seed({seed: spent(curves["grpo", seed].end_hours) for seed in grpo}),
         "bill_most": most,
         "bill_remainder": remainder,
+        "published_bill": f"{theirs['seconds'].sum():,.0f} of {published['bill']['billed_s']:,.0f} s",
         "published_generation": percent(theirs["share"]["generation"]),
         "published_update": percent(theirs["share"][cost.TOGETHER]),
     }

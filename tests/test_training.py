@@ -77,7 +77,12 @@ def test_sft_step(run, documents):
     before = trainable(model)
     trainer.train()
     assert_all_changed(model, before)
-    assert runs.logged_steps(run.folder)["step"].tolist() == [1, 2]
+    steps = runs.logged_steps(run.folder)
+    assert steps["step"].tolist() == [1, 2]
+    lengths = [len(row["input_ids"]) for row in trainer.train_dataset]
+    assert steps["forward_grad_rows"].tolist() == [4, 4]
+    assert steps["forward_grad_tokens"].sum() == steps["num_tokens"].iloc[-1] < sum(lengths)
+    assert (steps["forward_grad_positions"] >= steps["forward_grad_tokens"]).all()
     assert [step for step, _ in run.checkpoints()] == [1, 2]
     closes(run)
 
@@ -181,7 +186,7 @@ def test_grpo_step_and_its_rollouts(run, documents):
     trainer.train()
     assert_all_changed(trainer.model, before)
     train = closes(run)
-    assert {"generation", "generate_rest", "reward", "score"} <= set(train)
+    assert {"generation", "generate_rest", "tokenise", "detokenise", "reward", "zero_grad"} <= set(train)
     assert "weight_sync" not in train  # no engine: missing, not 0
     table = grpo.rollouts(run.folder)
     assert len(table) == 8 and table["group"].nunique() == 2
@@ -220,13 +225,14 @@ def test_groups_are_constant_by_their_rewards_not_by_a_float_deviation():
     for group, rewards_G in enumerate([[0.3] * 8, [0.3] * 7 + [0.4]]):
         for rollout, value in enumerate(rewards_G):
             row = {"step": 1, "group": group, "rollout": rollout, "reward": value, "valid": True}
-            row |= {"prompt_tokens": 3, "completion_tokens": 2}
+            row |= {"prompt_tokens": 3, "completion_tokens": 2, "advantage": (rollout == 7) * group}
             for f in data.FIELDS:
                 row |= {f: None, f"{f}_verdict": "right", f"{f}_gold_null": True}
             rows.append(row)
     counts = grpo.step_counts(pd.DataFrame(rows)).iloc[0]
     assert counts["zero_variance_groups"] == 1 and counts["groups"] == 2
     assert counts["null_name"] == counts["null_expected_name"] == 16
+    assert counts["live_rows"] == 1
 
 
 SIGNATURES = {

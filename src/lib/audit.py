@@ -136,11 +136,21 @@ def _bill_problems(run):
     found = []
     by_kind = run.phases.groupby("kind")["host_s"].sum()
     kinds = {"billed_s": ["train", "setup"], "train_s": ["train"]}
-    kinds |= {f"{kind}_s": [kind] for kind in ("evaluation", "resume", "lost")}
+    kinds |= {f"{kind}_s": [kind] for kind in ("evaluation", "imports", "resume", "lost")}
     for key, summed in kinds.items():
+        if key == "imports_s" and key not in run.info:
+            continue  # an older record did not time them
         seconds = sum(by_kind.get(kind, 0.0) for kind in summed)
         if abs(run.info[key] - seconds) > 1e-6 * max(1.0, seconds):
             found.append(f"{key} is {run.info[key]}, phases give {seconds}")
+    for attempt in run.info["attempts"]:
+        # An interrupted attempt, and one of an older record, has no second clock.
+        apart = abs(attempt.get("wall_s", 0.0) - attempt.get("timed_s", 0.0))
+        if apart > 0.05 + 1e-3 * attempt.get("wall_s", 0.0):
+            found.append(
+                f"attempt {attempt['attempt']}: the phases sum to {attempt['timed_s']:.3f} s, the system's clock says "
+                f"{attempt['wall_s']:.3f} s"
+            )
     latest = run.checkpoints["billed_s"].max()
     if latest > run.info["billed_s"] * (1 + 1e-9):
         found.append(f"a checkpoint was billed {latest} s, more than the run's {run.info['billed_s']} s")

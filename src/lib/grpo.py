@@ -11,7 +11,9 @@ def phases(trainer) -> dict:
 
     found = {
         "_generate": "generate_rest",
-        "_generate_and_score_completions": "score",
+        "_tokenize_prompts": "tokenise",
+        "processing_class.batch_decode": "detokenise",
+        "_generate_and_score_completions": "unaccounted",  # what is left of it is under no timer
         "_calculate_rewards": "reward",
         # One method serves both passes; the pass without gradients only feeds the importance-sampling correction.
         "_get_per_token_logps_and_entropies": lambda: "forward_grad" if torch.is_grad_enabled() else "forward_nograd",
@@ -78,8 +80,9 @@ def step_counts(rollouts):
     """What the rollouts of each step say: one row a step.
 
     Groups are constant by max == min of their rewards (a standard deviation computed in float32 misses some). One is
-    all right, all wrong (no rollout exact), or in between. Counts a field: null_ (answered null in valid
-    rollouts), null_expected_ (null in gold, all rollouts), wrong_, spurious_, missing_ (verdicts).
+    all right, all wrong (no rollout exact), or in between. live_rows: rollouts whose advantage is not 0. Counts a
+    field: null_ (answered null in valid rollouts), null_expected_ (null in gold, all rollouts), wrong_, spurious_,
+    missing_ (verdicts).
     """
     import pandas as pd
 
@@ -98,6 +101,7 @@ def step_counts(rollouts):
             "groups_all_wrong": int((~all_right["max"]).sum()),
             "zero_variance_all_right": int((constant & all_right["min"]).sum()),
             "zero_variance_all_wrong": int((constant & ~all_right["max"]).sum()),
+            "live_rows": int((table["advantage"] != 0).sum()),
             "prompt_tokens": int(table["prompt_tokens"].sum()),
             "completion_tokens": int(table["completion_tokens"].sum()),
         }

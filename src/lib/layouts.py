@@ -156,6 +156,62 @@ def bill(parts: pd.DataFrame, published: pd.DataFrame) -> dict:
     }
 
 
+def bills(by_run: pd.DataFrame) -> dict:
+    """Of rows with a `part`: seconds and share of each run from `by_run` (cost.bill by name)."""
+
+    def cell(run):
+        seconds, shares = by_run["seconds", run], by_run["share", run]
+        return lambda row: "-" if pd.isna(seconds[row.part]) else f"{seconds[row.part]:,.1f} ({shares[row.part]:.1%})"
+
+    return {"part": lambda row: row.part} | {run: cell(run) for run in by_run["share"]}
+
+
+def scaled(name: str, form: str, factor: float = 1.0):
+    """A function of a row that writes one of its values times a factor; "not measured" where it is missing."""
+
+    def text(row) -> str:
+        value = getattr(row, name)
+        return "not measured" if pd.isna(value) else format(value * factor, form)
+
+    return text
+
+
+SHARES = {"part": lambda row: row.part, "seconds": scaled("seconds", ",.2f"), "share": scaled("share", ".1%")}
+
+LEDGER = {
+    "run": lambda row: row.run,
+    "unaccounted": scaled("unaccounted", ".2%"),
+    "worst step": lambda row: "-" if pd.isna(row.worst_step) else f"{row.worst_share:.1%} (step {row.worst_step:.0f})",
+    "device to host": scaled("device_gap", "+.3%"),
+    "rows to system clock": scaled("clock_gap", "+.3%"),
+    "timers' cost": scaled("timer", ".2%"),
+    "processor seconds a second": scaled("process", ".2f"),
+}
+
+WORK = {
+    "run": lambda row: row.run,
+    "tokens through the trainer": scaled("tokens", ",.0f"),
+    "trained tokens a second": scaled("tokens_per_s", ",.0f"),
+    "utilisation (MFU)": scaled("utilisation", ".1%"),
+    "energy (Wh)": lambda row: (
+        "not measured"
+        if pd.isna(row.joules)
+        else f"{row.joules / 3600:.1f}" + ("" if pd.isna(row.joules_error) else f" +- {row.joules_error / 3600:.2g}")
+    ),
+    "peak memory (GiB)": scaled("peak_bytes", ".1f", 2**-30),
+}
+
+PASSES = {
+    "run": lambda row: row.run,
+    "pass": lambda row: row.kind.removeprefix("forward_"),
+    "rows": scaled("rows", ",.0f"),
+    "real tokens": scaled("tokens", ",.0f"),
+    "positions": scaled("positions", ",.0f"),
+    "padded": scaled("padded", ".1%"),
+    "seconds": scaled("seconds", ",.1f"),
+    "tokens a second": lambda row: f"{row.tokens / row.seconds:,.0f}",
+}
+
 TOKENS = RUN | columns({"steps": "steps", "through each trainer pass": "trainer", "generated": "generated"}, counts)
 TOKENS |= {"ratio": lambda row: number(row.ratio, ".2g")}
 
