@@ -20,7 +20,7 @@ from nbclient.exceptions import CellExecutionError
 from lib import records
 from lib.paths import BOOK, NOTEBOOKS, RESULTS, ROOT, RUNS
 
-ARTICLES = ("cost_curves", "grpo_bill")
+ARTICLES = ("cost_curves", "grpo_bill", "claims")
 
 
 TRIALS = """arm,seed,parameter,value,split,n,exact,best_exact,billed_s,device,commit,id
@@ -98,8 +98,8 @@ def test_swapping_two_arms_flips_headline_and_title_figure():
     assert base["headline"] == "At equal spend continued SFT beats GRPO, in 2 of 2 seeds"
     assert other["headline"] == "At equal spend GRPO beats continued SFT, in 2 of 2 seeds"
     assert base["figure_cost_curves"] != other["figure_cost_curves"]
-    assert base["claims_cost_curves"] == "of 7, 7 held"
-    assert "wrong" in other["claims_cost_curves"]
+    assert base["findings_cost_curves"] == "of 7, 7 held"
+    assert "wrong" in other["findings_cost_curves"]
     # what the two arms have, they exchange
     values = re.compile(r"0\.\d{4}")
     assert values.findall(base["last_sft"])[0] == values.findall(other["last_grpo"])[0] == "0.8700"
@@ -125,7 +125,7 @@ def test_a_small_study_on_a_cpu_says_what_it_has_not():
     assert glued["headline_bill"].endswith("; measured in 1 of 2 seeds")
     assert glued["null_verdict"].endswith("; measured in 1 of 2 seeds")
     assert glued["dpo_verdict"] == "DPO's log-probs were not measured"
-    assert "not shown in 1 of 2 seeds, not measured in 1" in glued["table_claims_cost_curves"]
+    assert "not shown in 1 of 2 seeds, not measured in 1" in glued["table_findings_cost_curves"]
     assert "were not measured" in glued["figure_groups"] + glued["figure_nulls"]
     assert "not measured" in glued["figure_dpo"]
     assert glued["zero_variance"].startswith("not measured")
@@ -135,9 +135,9 @@ def test_what_a_test_does_not_show_is_not_said():
     glued = study("one seed")
     assert glued["dpo_verdict"].endswith("both log-probs fell, and no change on the task is shown")
     assert glued["headline"].endswith("GRPO had saved nothing by then and enters as the shared start (seed 0)")
-    rows = re.findall(r"<td>([^<]*)</td>", glued["table_claims_cost_curves"])
+    rows = re.findall(r"<td>([^<]*)</td>", glued["table_findings_cost_curves"])
     assert rows[rows.index("DPO ends below the shared start") + 2] == "not shown"
-    assert "not shown" in glued["claims_cost_curves"]
+    assert "not shown" in glued["findings_cost_curves"]
 
 
 def test_other_seeds_and_arms_are_not_read_and_not_counted():

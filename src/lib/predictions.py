@@ -146,7 +146,9 @@ def rule(prediction: dict) -> str:
 
 
 def scored(predictions: dict[str, dict], quantities: dict[str, dict]) -> pd.DataFrame:
-    """One row a prediction: its fields, `name`, `rule`, `values` ({seed: value}), `outcome`, `decided` (seeds), `brier`.
+    """One row a prediction: its fields, `name`, `rule`, `values` ({seed: value}), `outcome`, `decided`, `brier`.
+
+    decided: how many seeds could be.
 
     brier: the mean over the decidable seeds of (probability - outcome)^2, outcome 1 or 0 (Brier 1950); missing where no
     seed is decidable.
@@ -170,3 +172,16 @@ def brier(table: pd.DataFrame) -> dict[str, float]:
     decidable = table[table["brier"].notna()]
     p = decidable["probability"].astype(float)
     return {"brier": float(decidable["brier"].mean()), "expected": float((p * (1 - p)).mean())}
+
+
+def standing(sha256: str, began: list[str | None]) -> str:
+    """Whether a file of predictions is older than the runs that it is scored on, as a phrase.
+
+    sha256: the file's. began: that of book/predictions.yaml when each run began; None where the run did not note it.
+    """
+    texts = {
+        "unchanged since {} runs began": began.count(sha256),
+        "not the one that {} runs began under": len(began) - began.count(sha256) - began.count(None),
+        "of unknown age beside {} runs, which did not note it": began.count(None),
+    }
+    return ", ".join(text.format(f"{count} of {len(began)}") for text, count in texts.items() if count)
