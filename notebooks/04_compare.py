@@ -677,7 +677,10 @@ planned = [
 statements = [f"{v}_over_start" for v in variants] + [f"{v}_over_{arm}" for v, arm in variants.items()]
 statements += [f"{arm}_over_start_on_wikipedia" for arm in NAMES] + ["grpo_over_sft_on_wikipedia"]
 planned += [f"{prefix}{name}" for name in statements for prefix in ("", "p_", "difference_")]
-quantities = {name: {seed: values.get(seed) for seed in wanted} for name, values in quantities.items()}
+quantities = {  # a seed without a value has a missing one
+    name: {seed: float("nan") if pd.isna(values.get(seed)) else float(values[seed]) for seed in wanted}
+    for name, values in quantities.items()
+}
 quantities |= {name: {} for name in planned}
 
 # %% tags=["hide-input", "hide-output"]
