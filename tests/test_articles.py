@@ -157,7 +157,7 @@ def test_a_verdict_that_turns_turns_its_sentence_and_its_row():
     rows = {row[1]: row[3] for row in cells(study("small")["table_claims"])}
     assert rows["training costs more than generating"] == "held in 1 of 2 seeds, not measured in 1"
     rows = {row[1]: row[3] for row in cells(study("one seed")["table_claims"])}
-    assert rows["DPO ends above its start"] == "not shown"
+    assert rows["B ends above its start"] == "not shown"
 
 
 # What a sentence that judges has in it; one whose key says that it is a verdict judges whatever it says.
