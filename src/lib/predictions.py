@@ -148,10 +148,8 @@ def rule(prediction: dict) -> str:
 def scored(predictions: dict[str, dict], quantities: dict[str, dict]) -> pd.DataFrame:
     """One row a prediction: its fields, `name`, `rule`, `values` ({seed: value}), `outcome`, `decided`, `brier`.
 
-    decided: how many seeds could be.
-
-    brier: the mean over the decidable seeds of (probability - outcome)^2, outcome 1 or 0 (Brier 1950); missing where no
-    seed is decidable.
+    decided: in how many seeds it could be scored. brier: the mean over these of (probability - outcome)^2, outcome 1 or
+    0 (Brier 1950); missing where there is none.
     """
     rows = []
     for name, prediction in predictions.items():
