@@ -594,7 +594,19 @@ verdicts |= {
     "places_dominate": {s: share > 0.5 for s, share in of_arms.groupby("seed")["places_share"].min().dropna().items()},
     "training_dominates": trains_more,
     "groups_saturate": saturates,
+    "entropy_falls": {
+        r.seed: None if pd.isna(r.entropy_last - r.entropy_first) else r.entropy_last < r.entropy_first
+        for r in signal.itertuples()
+    },
 }
+fell = "entropy fell from the first tenth of the steps to the last"
+entropy_verdict = either(
+    {seed: verdicts["entropy_falls"].get(seed) for seed in wanted},
+    fell,
+    fell.replace("fell", "did not fall"),
+    "entropy was not measured",
+)
+show.note("entropy_verdict", entropy_verdict)
 verdicts = {name: {s: outcomes.counted(result.get(s)) for s in wanted} for name, result in verdicts.items()}
 
 
@@ -745,6 +757,7 @@ claims = [  # key of the glued sentence, its verdict (none: the sentence is the 
         COUNTED,
         SIGNAL,
     ),
+    ("entropy_verdict", "entropy_falls", "lower entropy in the last tenth than the first", COUNTED, SIGNAL),
     ("null_verdict", "null_hacking", "more documents with a null for a value than at the start", MCNEMAR, REWARD),
     ("nulls_peak", None, "the field with the highest share", COUNTED, REWARD),
 ]

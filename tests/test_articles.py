@@ -325,7 +325,10 @@ def typed_numbers(text):
     return re.findall(r"(?<![\w.])(?!(?:19|20)\d\d\b)\d+(?:[.,]\d+)*", prose(text))
 
 
-JUDGING = r"\b(beats?|leads?|wins?|won|loses|ahead of|behind|outperform\w*|(better|worse|cheaper|faster) than)\b"
+JUDGING = (
+    r"\b(beats?|leads?|wins?|won|loses|ahead of|behind|outperform\w*|(better|worse|cheaper|faster) than|"
+    r"stall\w*|falling|rising|costs nothing)\b"
+)
 
 
 @pytest.mark.parametrize("article", ARTICLES)
