@@ -36,6 +36,7 @@ price_usd_per_hour: float = 4.41  # price of one GPU (USD per hour); no part of 
 price_of: str = "an H100 in the published study"  # what that is the price of
 max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share)
 smooth_steps: int = 5  # moving average in figures by step (optimizer steps)
+predictions: str = "book/predictions.yaml"  # file of predictions to score, from the project's root
 
 # %% [markdown]
 # ## Data
@@ -51,7 +52,7 @@ import yaml
 from lib import compare, cost, diagnose, layouts, ledger, outcomes, plots, records, show
 from lib.compare import NAMES
 from lib.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
-from lib.paths import BOOK, RESULTS
+from lib.paths import BOOK, RESULTS, ROOT
 from lib.show import accuracy, number, p_value, per_seed, percent
 
 published = yaml.safe_load((BOOK / "published.yaml").read_text())
@@ -595,48 +596,272 @@ lines = {s: ", ".join(f"{at.loc[(s, moment), 'all']} {when}" for moment, when in
 show.notes({"nulls_peak": nulls_peak, "nulls_moved": by_seed(lines), "null_verdict": null_verdict})
 
 # %% [markdown]
+# ## Verdicts and quantities by name
+#
+# What follows scores statements of three kinds: the published study's findings, the sentences of the articles, and
+# predictions. All draw on the names given here. A verdict is held, wrong (the other way round), not shown or not
+# measured, a seed each. As a quantity it is 1, -1, 0 or missing; a tested one has its p after Holm and its difference
+# (of the documents that only one side has, as a share of all) beside it.
+
+
+# %%
+def pair(left, right, equal):
+    """Rows of `pairs` for two arms: at equal spend, or each at its own end."""
+    here = (pairs["left"] == left) & (pairs["right"] == right)
+    return pairs[here & (pairs["budget_hours"].notna() == equal)]
+
+
+tested = {
+    "sft_over_grpo": decisive,
+    "sft_over_dpo": pair("sft", "dpo", equal=True),
+    "grpo_over_dpo": pair("grpo", "dpo", equal=True),
+    "sft_over_grpo_at_end": pair("sft", "grpo", equal=False),
+    "grpo_over_dpo_at_end": pair("grpo", "dpo", equal=False),
+    **{f"{arm}_over_start": final[final["arm"] == arm] for arm in NAMES},
+    "null_hacking": nulls[nulls["checkpoint"] == "last"],
+}
+verdicts = {name: outcomes.of_rows(rows, alpha) for name, rows in tested.items()}
+at_end = [verdicts["sft_over_grpo_at_end"], verdicts["grpo_over_dpo_at_end"]]
+opposite = {HELD: WRONG, WRONG: HELD}
+more_budgets = all_budgets["left_wins_holm"] - all_budgets["right_wins_holm"]
+verdicts |= {
+    "order_at_end": {s: outcomes.all_of([step.get(s, NOT_MEASURED) for step in at_end]) for s in wanted},
+    "sft_never_behind": {r.seed: r.right_wins == 0 if r.compared else None for r in all_budgets.itertuples()},
+    "sft_ahead_at_more_budgets": {
+        row.seed: None if not row.compared else NOT_SHOWN if more == 0 else more > 0
+        for row, more in zip(all_budgets.itertuples(), more_budgets, strict=True)
+    },
+    "grpo_holds_later": {r.seed: outcomes.sooner(r) for r in of_c.itertuples()},
+    "grpo_holds_sft_later": {r.seed: outcomes.sooner(r) for r in of_a.itertuples()},
+    "dpo_below_start": {seed: opposite.get(o, o) for seed, o in verdicts["dpo_over_start"].items()},
+    "displacement": displaced,
+    "places_dominate": {s: share > 0.5 for s, share in of_arms.groupby("seed")["places_share"].min().dropna().items()},
+    "training_dominates": trains_more,
+    "groups_saturate": saturates,
+    "entropy_falls": {
+        r.seed: None if pd.isna(r.entropy_last - r.entropy_first) else r.entropy_last < r.entropy_first
+        for r in signal.itertuples()
+    },
+}
+fell = "entropy fell from the first tenth of the steps to the last"
+entropy_verdict = either(
+    {seed: verdicts["entropy_falls"].get(seed) for seed in wanted},
+    fell,
+    fell.replace("fell", "did not fall"),
+    "entropy was not measured",
+)
+show.note("entropy_verdict", entropy_verdict)
+verdicts = {name: {s: outcomes.counted(result.get(s)) for s in wanted} for name, result in verdicts.items()}
+
+
+# %%
+def column(rows, name):
+    """{seed: value} of a table with one row a seed."""
+    return dict(zip(rows["seed"], rows[name], strict=True))
+
+
+def change_of(name):
+    """{seed: last tenth - first tenth} of one of DPO's own measures."""
+    return column(dpo.assign(change=dpo[f"{name}_last"] - dpo[f"{name}_first"]), "change")
+
+
+quantities = {
+    "exact_base": dict.fromkeys(wanted, float((setup.checkpoints["exact"] / setup.checkpoints["n"]).iloc[-1])),
+    "exact_start": {seed: float(curve.points["accuracy"][0]) for (_, seed), curve in curves.items()},
+    "billed_hours_start": {seed: hours([start]) for seed, start in starts.items()},
+    "reach_multiple": column(of_c, "multiple"),  # GRPO's hours to hold its last accuracy, in continued SFT's
+    "touch_multiple": column(of_c, "touch_multiple"),
+    "chosen_logp_change": change_of("chosen_logp"),  # nats
+    "rejected_logp_change": change_of("rejected_logp"),
+    "preference_accuracy_change": change_of("accuracy"),
+    "entropy_ratio": column(signal.assign(ratio=signal["entropy_last"] / signal["entropy_first"]), "ratio"),
+    "token_ratio": column(tokens[tokens["source"] == "here"], "ratio"),
+    "bill_training": training.to_dict(),
+}
+for arm in NAMES:
+    rows = tested[f"{arm}_over_start"]
+    quantities |= {f"exact_last_{arm}": column(rows, "last"), f"exact_best_{arm}": column(rows, "best")}
+    quantities |= {f"billed_hours_{arm}": column(rows, "hours")}
+    quantities |= {f"places_share_{arm}": column(of_arms[of_arms["arm"] == arm], "places_share")}
+    ratios = {
+        s: curves[arm, s].end_hours / curves["sft", s].end_hours
+        for s in wanted
+        if {(arm, s), ("sft", s)} <= set(curves)
+    }
+    quantities[f"bill_ratio_{arm}"] = ratios  # in continued SFT's hours
+for measure in ("zero_first", "zero_middle", "zero_last", "constant_right", "gradient_zero"):
+    quantities[measure] = column(signal, measure)
+for name, part in {
+    "generation": "generation",
+    "sync": "weight sync to the engine",
+    "nograd": "no-grad forward",
+    "update": cost.TOGETHER,
+    "remainder": cost.UNACCOUNTED,
+}.items():
+    quantities[f"bill_{name}"] = shares.loc[part].to_dict()
+for moment in at.index.unique("checkpoint"):
+    quantities[f"nulls_{moment.replace(' ', '_')}"] = at.xs(moment, level="checkpoint")["all"].to_dict()
+for name, result in verdicts.items():
+    quantities[name] = {seed: {HELD: 1, NOT_SHOWN: 0, WRONG: -1}.get(how) for seed, how in result.items()}
+for name, rows in tested.items():
+    quantities[f"p_{name}"] = column(rows, "p_holm")
+    quantities[f"difference_{name}"] = column(rows.assign(d=(rows["left_better"] - rows["right_better"]) / n), "d")
+
+# %% [markdown]
+# Names of runs that are planned and were not made yet: a prediction may use them now, and is not decidable until a run
+# fills them in. On the right of each is the arm that it is compared with; its `bill_ratio` is in that arm's hours.
+
+# %%
+later = {
+    "lean": "grpo",  # the same updates as C, made cheaper
+    "weak_start": "grpo",  # C from a start that is right on about a third of the documents
+    "from_base": "grpo",  # C from the base model
+    "unlabelled": "grpo",  # a reward that sees schema and support by the text, and no label
+    "hard_prompts": "grpo",  # prompts of which a sample went wrong
+    "after_sft": "grpo",  # C from A's last checkpoint
+    "uncorrected": "grpo",  # without the correction for the engine's probabilities
+    "group_4": "grpo",
+    "group_16": "grpo",
+    "sft_gentle": "sft",  # A with a lower learning rate and warm-up
+    "sft_rerun": "sft",  # A again, same seed
+}
+planned = [
+    *(f"{name}_{v}" for v in later for name in ("exact_start", "exact_last", "billed_hours", "bill_ratio")),
+    *(f"{name}_{v}" for v, arm in later.items() if arm == "grpo" for name in ("zero_first", "zero_last")),
+    *(f"exact_wikipedia_{arm}" for arm in ("start", *NAMES)),
+]
+statements = [f"{v}_over_start" for v in later] + [f"{v}_over_{arm}" for v, arm in later.items()]
+statements += [f"{arm}_over_start_on_wikipedia" for arm in NAMES] + ["grpo_over_sft_on_wikipedia"]
+planned += [f"{prefix}{name}" for name in statements for prefix in ("", "p_", "difference_")]
+quantities = {  # a seed without a value has a missing one
+    name: {seed: float("nan") if pd.isna(values.get(seed)) else float(values[seed]) for seed in wanted}
+    for name, values in quantities.items()
+}
+quantities |= {name: {} for name in planned if name not in quantities}
+
+# %% tags=["hide-input", "hide-output"]
+rows = [{"name": name} | {f"seed_{seed}": values.get(seed) for seed in wanted} for name, values in quantities.items()]
+show.table(
+    "quantities",
+    pd.DataFrame(rows),
+    "Every quantity that a prediction may name, with its value here; a dash: not measured, or not run yet.",
+    layouts.quantities(wanted),
+)
+
+# %% [markdown]
 # ## What the published study found, asked of these runs
 #
 # The statements in `published.yaml` are the study's findings, taken as predictions for ours, and were fixed before any
 # run here was recorded. A statement that one arm or checkpoint is better than another is scored by the exact test after
 # Holm: held, wrong (the other way round), or not shown. The others are counted.
 
-# %%
-at_end = pairs[pairs["budget_hours"].isna()].groupby(["left", "right"])
-order = [
-    outcomes.of_rows(at_end.get_group(key), alpha) if key in at_end.groups else {}
-    for key in (("sft", "grpo"), ("grpo", "dpo"))
-]
-opposite = {HELD: WRONG, WRONG: HELD}
-scores = {
-    "sft_leads": outcomes.of_rows(decisive, alpha),
-    "order_at_end": {s: outcomes.all_of([step.get(s, NOT_MEASURED) for step in order]) for s in wanted},
-    "sft_never_behind": {r.seed: r.right_wins == 0 if r.compared else None for r in all_budgets.itertuples()},
-    "grpo_holds_later": {r.seed: outcomes.sooner(r) for r in of_c.itertuples()},
-    "dpo_below_start": {seed: opposite.get(result, result) for seed, result in change["dpo"].items()},
-    "displacement": displaced,
-    "places_dominate": {s: share > 0.5 for s, share in of_arms.groupby("seed")["places_share"].min().dropna().items()},
-    "training_dominates": trains_more,
-    "groups_saturate": saturates,
-    "null_hacking": more_nulls,
-}
-scores = {key: {seed: outcomes.counted(score.get(seed)) for seed in wanted} for key, score in scores.items()}
-
 # %% tags=["hide-input"]
-for article, statements in published["claims"].items():
+for article, statements in published["findings"].items():
     if article == "source":
         continue
-    claims = pd.DataFrame([{"key": key, **c, "here": outcomes.outcome(scores[key])} for key, c in statements.items()])
+    found = pd.DataFrame([{"key": k, **f, "here": outcomes.outcome(verdicts[k])} for k, f in statements.items()])
     show.table(
-        f"claims_{article}",
-        claims,
+        f"findings_{article}",
+        found,
         "The published findings, taken as predictions for these runs and scored by rule; significance is "
         f"p < {alpha}, after Holm unless the statement says raw.",
-        layouts.CLAIMS,
+        layouts.FINDINGS,
     )
-    tally = claims["here"].where(claims["here"].isin(outcomes.OUTCOMES), "not alike in all seeds").value_counts()
+    tally = found["here"].where(found["here"].isin(outcomes.OUTCOMES), "not alike in all seeds").value_counts()
     told = ", ".join(f"{count} {how}" for how, count in sorted(tally.items()))
-    show.note(f"claims_{article}", f"of {len(claims)}, {told}")
+    show.note(f"findings_{article}", f"of {len(found)}, {told}")
+
+# %% [markdown]
+# ## What the articles say, and what each sentence rests on
+#
+# Every sentence of the articles that judges is one of those glued above, and is made from its verdict: where the
+# verdict turns, the sentence does. A row a sentence; one that rests on two tests has two.
+
+# %%
+MCNEMAR, COUNTED = "exact McNemar, paired by document, Holm", "counted, no test"
+SIGNAL, REWARD = "GRPO: where the signal goes", "GRPO: what the reward does not show"
+claims = [  # key of the glued sentence, its verdict (none: the sentence is the count), what is tested, how, where
+    ("headline", "sft_over_grpo", "A is ahead of C at the most both spent", MCNEMAR, "At equal spend"),
+    ("equal_spend", "sft_over_grpo", "A is ahead of C at the most both spent", MCNEMAR, "At equal spend"),
+    ("all_budgets", "sft_ahead_at_more_budgets", "A leads at more budgets than C", MCNEMAR, "At equal spend"),
+    ("gain_sft", "sft_over_start", "A ends above its start", MCNEMAR, "What each arm reached"),
+    ("gain_dpo", "dpo_over_start", "B ends above its start", MCNEMAR, "What each arm reached"),
+    ("gain_grpo", "grpo_over_start", "C ends above its start", MCNEMAR, "What each arm reached"),
+    ("reach_c", "grpo_holds_later", "A holds C's last accuracy on fewer hours", COUNTED, "Reach and hold"),
+    ("reach_a", "grpo_holds_sft_later", "A holds its own last accuracy on fewer hours", COUNTED, "Reach and hold"),
+    ("tuning", None, "where each learning rate stands among its trials", COUNTED, "Cost"),
+    ("dpo_verdict", "displacement", "both log-probs fall, preference accuracy rises", COUNTED, "DPO"),
+    ("dpo_verdict", "dpo_over_start", "B ends above its start", MCNEMAR, "DPO"),
+    ("headline_bill", "training_dominates", "training costs more than generating", COUNTED, "GRPO: the bill"),
+    ("bill_most", None, "the largest part of the bill", COUNTED, "GRPO: the bill"),
+    (
+        "groups_verdict",
+        "groups_saturate",
+        "more zero-variance groups in the last tenth than the first",
+        COUNTED,
+        SIGNAL,
+    ),
+    ("entropy_verdict", "entropy_falls", "lower entropy in the last tenth than the first", COUNTED, SIGNAL),
+    ("null_verdict", "null_hacking", "more documents with a null for a value than at the start", MCNEMAR, REWARD),
+    ("nulls_peak", None, "the field with the highest share", COUNTED, REWARD),
+]
+
+# %% tags=["hide-input"]
+rows = []
+for key, name, statement, test, section in claims:
+    p = {seed: p_value(p) for seed, p in quantities.get(f"p_{name}", {}).items()}
+    row = {"key": key, "sentence": show.told[key], "tested": statement, "test": test, "section": section}
+    how = "the sentence says it" if name is None else outcomes.outcome(verdicts[name])
+    rows.append(row | {"outcome": how, "p": by_seed(p) if p else "-"})
+show.table(
+    "claims",
+    pd.DataFrame(rows),
+    "The sentences of the articles that judge, as they stand on the pages, and the verdict each is made from.",
+    layouts.CLAIMS,
+)
+
+# %% [markdown]
+# ## What was predicted
+#
+# Each prediction of the file is one comparison of a quantity with a number or with another quantity. It is scored in
+# every seed that has the quantity. The Brier score is (probability - outcome)^2, averaged over a prediction's seeds,
+# then over predictions, so that a prediction counts once however many seeds it has; what cannot be decided is left out
+# and counted.
+
+# %%
+from lib.predictions import brier, load, scored, standing
+
+made_for, predicted = load(ROOT / predictions, quantities)
+scores = scored(predicted, quantities)
+score = brier(scores)
+known_before = standing(records.file_sha256(ROOT / predictions), [run.info.get("predictions_sha256") for run in there])
+print(f"{score}; {known_before}")
+
+# %% tags=["hide-input"]
+decidable = scores["decided"] > 0
+scores["here"] = [by_seed({s: number(v, ".4g") for s, v in values.items()}) or "not run" for values in scores["values"]]
+show.table(
+    "predictions",
+    scores.drop(columns="values"),
+    f"Predictions made for profile {made_for}, scored on {profile}. The file is {known_before}. Brier: averaged over a "
+    "prediction's seeds; 0 is perfect, 0.25 is what one half earns.",
+    layouts.PREDICTIONS,
+)
+missed = scores[scores["brier"] > 0.25]
+tally = scores["outcome"].str.split(";").str[0].value_counts()
+show.notes(
+    {
+        "predictions_profile": made_for,
+        "predictions_standing": known_before,
+        "predictions_tally": f"of {len(scores)}, " + ", ".join(f"{k} {how}" for how, k in sorted(tally.items())),
+        "predictions_missed": "; ".join(
+            f"“{r.statement}” (given {r.probability:.0%}; {r.outcome})" for r in missed.itertuples()
+        )
+        or "none",
+        "predictions_brier": f"{number(score['brier'], '.3f')} over the {decidable.sum()} that can be decided; "
+        f"{number(score['expected'], '.3f')} would be the average if every probability were right, 0.25 that of a coin",
+    }
+)
 
 # %% [markdown]
 # ## Recap

@@ -231,4 +231,26 @@ NULLS = (
     | TESTED
 )
 
-CLAIMS = columns({"statement": "text", "published study": "published", "here": "here"}, str)
+FINDINGS = columns({"statement": "text", "published study": "published", "here": "here"}, str)
+
+CLAIMS = columns(
+    {"sentence": "sentence", "what is tested": "tested", "test": "test", "came out": "outcome", "p (Holm)": "p"}
+    | {"computed in": "section"},
+    str,
+)
+
+PREDICTIONS = (
+    columns({"statement": "statement", "rule": "rule"}, str)
+    | {"here": lambda row: row.here}
+    | columns({"probability": "probability"}, "{:.0%}".format)
+    | columns({"came out": "outcome"}, str)
+    | {"Brier": lambda row: number(row.brier, ".3f")}
+    | columns({"seen before": "seen"}, str)
+)
+
+
+def quantities(seeds) -> dict:
+    """Of rows with a `name` and one column a seed, `seed_<seed>`."""
+    return columns({"quantity": "name"}, str) | columns(
+        {f"seed {seed}": f"seed_{seed}" for seed in seeds}, lambda value: number(value, ".4g")
+    )

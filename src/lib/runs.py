@@ -59,6 +59,9 @@ class Run:
         for folder in self.folder.glob("checkpoint-*"):
             if not (folder / "clock.json").exists():
                 shutil.rmtree(folder)
+        if not (self.folder / "attempts.jsonl").exists():  # a resumed run keeps the predictions that it began under
+            began = {"predictions_sha256": provenance.predictions_sha256()}
+            clock.write_json(self.folder / "began.json", began)
         savepoints = [json.loads(p.read_text()) for p in self.folder.glob("*/clock.json")]
         kept = max((s["rows"] for s in savepoints), default=0)
         # Only a replay, which records nothing, may run under the slower, synchronised timers.
@@ -162,6 +165,7 @@ class Run:
         if steps_file.exists():
             with gzip.GzipFile(temporary / "log.txt.gz", "wb", mtime=0) as file:
                 file.write(steps_file.read_bytes())
+        began = self.folder / "began.json"  # not there in a run that began before it was written
         by_kind = tables["phases"].groupby("kind")["host_s"].sum()
         info = {
             "run": self.name,
@@ -177,6 +181,7 @@ class Run:
             "parameters": self.identity["parameters"]["values"],
             "trainer": self.identity["trainer"]["values"],
             **provenance.describe(self.stage),
+            **(json.loads(began.read_text()) if began.exists() else {}),
             "attempts": attempts(self.folder),
             "billed_s": float(by_kind.get("train", 0.0) + by_kind.get("setup", 0.0)),
             "train_s": float(by_kind.get("train", 0.0)),

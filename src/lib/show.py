@@ -10,6 +10,8 @@ from myst_nb import glue
 from lib import cost, plots
 from lib.outcomes import by_seed
 
+told: dict[str, str] = {}  # every text that this notebook glued, by key
+
 
 def number(value, form: str) -> str:
     return "-" if pd.isna(value) else format(value, form)
@@ -82,7 +84,8 @@ def beside(rows: pd.DataFrame, published: dict) -> pd.DataFrame:
 
 def note(key: str, text) -> None:
     """Glue a text for the articles; nothing is shown."""
-    glue(key, str(text), display=False)
+    told[key] = str(text)
+    glue(key, told[key], display=False)
 
 
 def notes(texts: dict) -> None:
