@@ -1,5 +1,6 @@
 """A tiny Qwen3 and rollouts that need no engine, for the tests of the lean trainer; runs under torchrun too."""
 
+import gc
 import itertools
 import random
 
@@ -12,6 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from lib.lean import SAVINGS, LeanGRPOTrainer
 
+gc.freeze()  # the Trainer collects garbage at each start: libraries need not be searched every time
 VOCABULARY, GROUP = 64, 4
 REWARDS = {
     "mixed": lambda group: [1.0] * GROUP if group % 2 else [0.0, 1.0, 0.5, 1.0],
@@ -46,7 +48,7 @@ class Rollouts:
         draw = random.Random(1000 * self._step + self.accelerator.process_index)
         ids = [[draw.randrange(VOCABULARY - 3) for _ in range(draw.randint(1, 9))] for _ in prompt_ids]
         ids = [c + [62] * (draw.random() < 0.8) for c in ids]
-        return ids, [[-3 - 2 * draw.random() for _ in c] for c in ids]
+        return ids, [[-4 - 2 * draw.random() for _ in c] for c in ids]
 
 
 class Gradients(TrainerCallback):

@@ -1,5 +1,6 @@
 """The lean trainer's gradient is stock TRL's, and each of its tricks, done the naive way, is caught here."""
 
+import hashlib
 import inspect
 import os
 import random
@@ -18,7 +19,7 @@ from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import add_fused_lm_head
 
-from lib import adapters, engine, lean, packed
+from lib import adapters, engine, micro_batches, packed
 from lib.lean import SAVINGS, LeanGRPOTrainer
 
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo")
@@ -125,10 +126,16 @@ def test_naive_skip_of_dead_steps_is_caught(tmp_path, stock):
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "bnpo"])
-def test_naive_normaliser_is_caught(tmp_path, stock, monkeypatch, loss_type):
-    monkeypatch.setitem(lean.SCALES, loss_type, "none")  # as if fewer rows had the same mean
-    found = trained(tmp_path, LeanGRPOTrainer, loss_type=loss_type)[1]
-    assert apart(found[0], stock(loss_type=loss_type)[1][0]) > 0.05
+def test_one_micro_batch_for_six_keeps_the_normaliser(tmp_path, stock, monkeypatch, loss_type):
+    settings = dict(loss_type=loss_type, per_device_train_batch_size=4, gradient_accumulation_steps=6)
+    expected = stock(**settings)[1][0]
+
+    def room(trainer):
+        trainer._budget = 10_000
+
+    assert apart(trained(tmp_path, LeanGRPOTrainer, prepare=room, **settings)[1][0], expected) < 1e-5
+    monkeypatch.setitem(micro_batches.SCALES, loss_type, "none")  # as if other rows had the same mean
+    assert apart(trained(tmp_path, LeanGRPOTrainer, prepare=room, **settings)[1][0], expected) > 0.05
 
 
 def test_naive_packing_is_caught(tmp_path, stock, monkeypatch):
@@ -280,11 +287,6 @@ def test_casts_left_out_change_no_bit():
 def test_prompts_are_tokenised_once(tmp_path):
     asked = []
 
-    class Counting(LeanGRPOTrainer):
-        def processing(self, text):
-            asked.extend(text)
-            return self.tokenizer(text=text)
-
     def count(trainer):
         tokenizer = trainer.processing_class
         call = type(tokenizer).__call__
@@ -366,9 +368,22 @@ SIGNATURES = {
     "_compute_loss": ["model", "inputs"],
 }
 # sha256 of the source, first 12 digits: what these do inside is part of the proof above.
-SOURCES = {}
+SOURCES = {
+    GRPOTrainer._compute_loss: "80295546bbdb",
+    GRPOTrainer._generate: "2a27fdf8f5e6",
+    GRPOTrainer._generate_and_score_completions: "1fa48922792d",
+    GRPOTrainer._get_per_token_logps_and_entropies: "ea73c3909275",
+    GRPOTrainer._prepare_inputs: "f824e7fb0714",
+    VLLMGeneration.generate: "2d2ac2be5b13",
+    VLLMGeneration.sync_weights: "63d669fb3230",
+}
 
 
 @pytest.mark.parametrize("method", SIGNATURES)
 def test_signatures_of_trl_are_those_that_are_overridden(method):
     assert list(inspect.signature(getattr(GRPOTrainer, method)).parameters) == ["self", *SIGNATURES[method]]
+
+
+@pytest.mark.parametrize("method", SOURCES, ids=lambda method: method.__qualname__)
+def test_sources_of_trl_are_those_that_were_read(method):
+    assert hashlib.sha256(inspect.getsource(method).encode()).hexdigest()[:12] == SOURCES[method]

@@ -64,7 +64,7 @@ def not_plain(model) -> str | None:
 
 
 def run(model, fused: bool, casts: bool) -> None:
-    """How the LoRA layers of this instance run: as one product or PEFT's way; with PEFT's casts of inputs or without."""
+    """How the LoRA layers of this instance run: as one product, or PEFT's way with its casts of inputs or without."""
     for m in layers(model).values():
         m.__dict__.pop("forward", None)
         if fused:

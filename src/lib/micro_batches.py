@@ -15,7 +15,7 @@ class MicroBatches:
     """Mixin before GRPOTrainer: `_prepare_inputs` for the savings drop, prefix, pack, trim and checkpoint."""
 
     def _prepare_inputs(self, generation_batch):
-        if not self.model.training or not self.savings & {*RESHAPE, "trim"}:
+        if not self.model.training or not self.savings & {*RESHAPE, "trim", "checkpoint"}:
             return super()._prepare_inputs(generation_batch)
         slots = self.args.steps_per_generation
         if self._step % (slots * self.num_iterations) == 0 or self._buffered_inputs is None:
@@ -29,6 +29,7 @@ class MicroBatches:
             torch.randperm(len(advantages)).view(slots, -1).tolist()
         )  # TRL's shuffle: the same draw, the same chunks
         if not self.savings & RESHAPE:
+            self._positions(rollouts, [(0, chunks[0])], len(chunks[0]))
             return [self._rows(rollouts, chunk) for chunk in chunks]
         prompts = rollouts["prompt_mask"].sum(1).tolist()
         lengths = rollouts["completion_mask"].sum(1).tolist()
@@ -56,33 +57,39 @@ class MicroBatches:
         return [(prompts[g[0]] - 1 + sum(lengths[i] for i in g), g) for g in groups]
 
     def _positions(self, rollouts, units, rows) -> float:
-        """Positions that a micro-batch may hold: as many as TRL's, or on a GPU as many as memory allows."""
-        width = rollouts["prompt_ids"].shape[1] + rollouts["completion_ids"].shape[1]
+        """Positions that a micro-batch may hold: as many as TRL's, or on a GPU as many as a probe says that fit."""
+        stock = rows * (rollouts["prompt_ids"].shape[1] + rollouts["completion_ids"].shape[1])
         if self._budget is None and units and torch.cuda.is_available() and self.savings & {"checkpoint", "pack"}:
-            self._budget = self._probe(rollouts, max(units)) or rows * width
-        return self._budget or rows * width
+            self._budget = self._probe(rollouts, max(units)[1][: self.num_generations], stock)
+        return self._budget or stock
 
-    def _probe(self, rollouts, unit) -> float | None:
-        """Positions whose activations fit without checkpointing, which is then switched off; else None."""
+    def _probe(self, rollouts, rows, stock) -> float:
+        """Forward a few rows without checkpointing; switch it off where the memory for it is there.
+
+        Returns the positions whose activations fit then, or `stock` where checkpointing stays.
+        """
+        batch = self._rows(rollouts, rows)
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+        positions = ids.numel()
+        if "prefix" in self.savings:
+            positions = int(mask.sum() - (len(rows) - 1) * (batch["prompt_mask"].sum(1).max() - 1) - len(rows))
         self.model.gradient_checkpointing_disable()
-        start = torch.cuda.memory_allocated()
-        rows = self._rows(rollouts, unit[1])
-        ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], 1)
-        mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], 1)
-        held = self._forward(self.model, ids, mask, rows["completion_ids"].shape[1], compute_entropy=True)
-        per_position = (torch.cuda.memory_allocated() - start) / unit[0]
+        before = torch.cuda.memory_allocated()
+        held = self._forward(self.model, ids, mask, batch["completion_ids"].shape[1], compute_entropy=True)
+        each = (torch.cuda.memory_allocated() - before) / positions
         del held
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        fits = 0.7 * free / per_position
-        keep = self.args.gradient_checkpointing and ("checkpoint" not in self.savings or fits < 2 * unit[0])
+        fits = 0.7 * free / each
+        needed = positions if {"prefix", "pack"} <= self.savings else stock
+        keep = self.args.gradient_checkpointing and ("checkpoint" not in self.savings or fits < needed)
         if keep:
             self.model.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
-        state = "stays on" if keep else "is off"
         self._say(
-            f"{per_position / 2**20:.2f} MiB a position without checkpointing, {fits:.0f} positions fit: "
-            f"gradient checkpointing {state}"
+            f"{each / 2**20:.2f} MiB a position without checkpointing, room for {fits:.0f} positions: gradient "
+            f"checkpointing {'stays on' if keep else 'is off'}"
         )
-        return None if keep else fits
+        return stock if keep else fits
 
     def _aligned(self, plan, window, rollouts, chunk_tokens) -> list:
         """Micro-batches of a window, empty ones first (the last one reduces gradients), equal on all processes."""
