@@ -45,6 +45,11 @@ def _fused_forward(self, x):
     return _LoraProduct.apply(*(None if p is None else p.to(kind) for p in parts), self.scaling[name])
 
 
+def _cast_unless_autocast(self, x, dtype):
+    """Autocast casts x back to the type that it had; generation runs without autocast and needs the cast."""
+    return x if torch.is_autocast_enabled(x.device.type) else type(self)._cast_input_dtype(self, x, dtype)
+
+
 def layers(model) -> dict:
     """{name: LoRA layer} of a PEFT model; empty for any other model."""
     return {name: m for name, m in model.named_modules() if isinstance(m, LoraLinear)}
@@ -67,9 +72,11 @@ def run(model, fused: bool, casts: bool) -> None:
     """How the LoRA layers of this instance run: as one product, or PEFT's way with its casts of inputs or without."""
     for m in layers(model).values():
         m.__dict__.pop("forward", None)
+        m.__dict__.pop("_cast_input_dtype", None)
         if fused:
             m.forward = types.MethodType(_fused_forward, m)
-        m.cast_input_dtype_enabled = casts
+        if not casts:
+            m._cast_input_dtype = types.MethodType(_cast_unless_autocast, m)
 
 
 @torch.no_grad()

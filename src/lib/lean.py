@@ -31,6 +31,17 @@ SAVINGS = {
 OPTIONAL = {"compile": "decoder layers are compiled: the first steps take a minute, rounding differs"}
 
 
+def _compiled(layer):
+    """A call of the layer that is compiled for training; other calls (generation, scoring) stay as they are."""
+    if not hasattr(layer, "_for_training"):  # one compiled function a layer, however often it is switched on
+        layer._for_training = torch.compile(layer._call_impl, dynamic=True)
+
+    def call(*args, **kwargs):
+        return (layer._for_training if torch.is_grad_enabled() else layer._call_impl)(*args, **kwargs)
+
+    return call
+
+
 class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
     """GRPOTrainer, and `savings`: which of `SAVINGS` (or `OPTIONAL`) to use; all by default, none is TRL's own path."""
 
@@ -71,10 +82,10 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
     def _use_modules(self, savings) -> None:
         adapters.run(self.model, fused="lora" in savings, casts="casts" not in savings)
         for layer in self.model.get_decoder().layers if "compile" in self.savings else ():
-            if not hasattr(layer, "_lean_compiled"):
-                layer.compile(dynamic=True)
-                layer._lean_compiled = layer._compiled_call_impl
-            layer._compiled_call_impl = layer._lean_compiled if "compile" in savings else None
+            if "compile" not in savings:
+                layer._compiled_call_impl = None
+            elif layer._compiled_call_impl is None:
+                layer._compiled_call_impl = _compiled(layer)
 
     def _inexact(self) -> dict:
         """{saving: why it is off} under this trainer's settings."""
@@ -92,7 +103,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         off = {}
         for holds, names, reason in (
             (self.is_fsdp_enabled or self.is_deepspeed_enabled, everything, "the model is sharded"),
-            (max(dropout) > 0, [*rows, "lora"], "dropout draws anew for every row"),
+            (max(dropout) > 0, [*rows, "lora", "checkpoint"], "dropout draws anew for every row"),
             (self._is_vlm, [*rows, "tokens", "rollouts"], "prompts hold images"),
             (self.beta != 0, rows, "beta is not 0, so every row feels the reference model"),
             (self._entropy_bonus_enabled, rows, "the entropy bonus acts on every row"),
@@ -210,7 +221,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
                 logps[part] = rows[0].float()
             return logps, None, None
         if torch.is_grad_enabled() and self.savings & {"prefix", "lora", "compile"}:
-            self._check(*parts)
+            self._check(*parts[1:])
         out = self._forward(*parts, **kwargs)
         if self._correcting is not None:
             self._correcting["importance_sampling_ratio"] = self._ratio(out[0].detach(), self._correcting)
@@ -244,7 +255,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         self._metrics["train"]["sampling/importance_sampling_ratio/mean"].append(means[1])
         return ratio
 
-    def _check(self, model, input_ids, attention_mask, width) -> None:
+    def _check(self, input_ids, attention_mask, width) -> None:
         """Compare with TRL's own log-probabilities on the longest row and one that shares its prompt.
 
         On the first micro-batch, and when a row is an eighth longer than any that was compared. When they part by more
@@ -262,8 +273,9 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         ids, mask = input_ids[rows], attention_mask[rows]
         scored = mask[:, split:].bool()
         stock = super()._get_per_token_logps_and_entropies
+        model = self.model  # not the wrapper that reduces gradients
+        lean = self._forward(model, ids, mask, width)[0].detach()[scored].float()  # with gradients: as it trains
         with torch.no_grad():
-            lean = self._forward(model, ids, mask, width)[0][scored].float()
             with self._stock_modules():
                 own = stock(model, ids, mask, width)[0][scored].float()
                 padded = [torch.nn.functional.pad(x, (32, 0), value=v) for x, v in ((ids, ids[0, 0]), (mask, 0))]
