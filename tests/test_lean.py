@@ -19,7 +19,7 @@ from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import add_fused_lm_head
 
-from lib import adapters, engine, micro_batches, packed
+from lib import adapters, engine, micro_batches, norms, packed
 from lib.lean import SAVINGS, LeanGRPOTrainer
 
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo")
@@ -164,7 +164,7 @@ def test_the_check_falls_back_and_says_so(tmp_path, stock, monkeypatch, capsys):
     monkeypatch.setattr(packed, "shared_prefix", late)
     trainer, [found] = trained(tmp_path, LeanGRPOTrainer)
     assert "log-probabilities part from TRL's" in capsys.readouterr().out
-    assert not trainer.savings & {"prefix", "lora"} and "drop" in trainer.savings
+    assert not trainer.savings & {"prefix", "lora", "norms"} and "drop" in trainer.savings
     assert apart(found, stock()[1][0]) < 1e-5
 
 
@@ -251,6 +251,7 @@ def scored(kind, dtype, pad=0):
     autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
     if kind == "packed":
         adapters.run(model, fused=True, casts=False)
+        norms.run(norms.layers(model), fused=True)
         logps, _ = packed.shared_prefix_logps(model, autocast, ids, mask, 20, 61)
     else:
         labels = ids.masked_fill(mask == 0, -100)
@@ -279,6 +280,15 @@ def test_casts_left_out_change_no_bit():
         loss.backward()
         grads.append([p.grad for p in model.parameters() if p.grad is not None])
     assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+def test_a_normalisation_of_another_form_is_left_alone():
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+    gemma = Gemma3RMSNorm(16)  # times 1 + weight
+    gemma.variance_epsilon = gemma.eps
+    assert len(norms.layers(torch.nn.ModuleList([gemma, Qwen3RMSNorm(16)]))) == 1
 
 
 # Prompts and weights

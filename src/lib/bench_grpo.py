@@ -36,7 +36,7 @@ from lib.lean import OPTIONAL, SAVINGS, LeanGRPOTrainer
 from lib.paths import RESULTS
 
 PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine")
-ORDER = ("checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "lora")
+ORDER = ("checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "lora", "norms")
 assert set(ORDER) == set(SAVINGS)
 
 

@@ -12,7 +12,7 @@ import math
 import torch
 from trl import GRPOTrainer
 
-from lib import adapters, engine, packed
+from lib import adapters, engine, norms, packed
 from lib.micro_batches import RESHAPE, SCALES, MicroBatches
 
 SAVINGS = {
@@ -24,10 +24,12 @@ SAVINGS = {
     "checkpoint": "no recomputation in the backward pass, where a probe says that its memory is there",
     "casts": "LoRA inputs are not cast to float32 and back",
     "lora": "a LoRA layer runs as one product (lib.adapters)",
+    "norms": "RMS normalisation runs as one operation (lib.norms)",
     "sync": "the engine gets what changed, in one call, and nothing is merged into the base",
     "tokens": "a prompt is tokenised once, not once a rollout and step",
     "rollouts": "the engine is asked once a prompt, and its text, which nobody reads, is not decoded",
 }
+FORWARD = {"prefix", "lora", "norms", "compile"}  # those that compute the forward pass otherwise
 OPTIONAL = {"compile": "decoder layers are compiled: the first steps take a minute, rounding differs"}
 
 
@@ -48,6 +50,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
     def __init__(self, *args, savings=frozenset(SAVINGS), **kwargs):
         self.savings = frozenset()  # until the trainer stands
         super().__init__(*args, **kwargs)
+        self._norms = norms.layers(self.model)
         self._prompt_ids, self._scoring, self._known_rewards, self._correcting = {}, None, None, None
         self.use(savings)
 
@@ -80,6 +83,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             print(f"lean: {line}")
 
     def _use_modules(self, savings) -> None:
+        norms.run(self._norms, fused="norms" in savings)
         adapters.run(self.model, fused="lora" in savings, casts="casts" not in savings)
         for layer in self.model.get_decoder().layers if "compile" in self.savings else ():
             if "compile" not in savings:
@@ -119,6 +123,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             (self.tools or self.environment_factories is not None, ["tokens"], "prompts depend on tools"),
             (not_plain, [*layers, "sync"], not_plain),
             (self.accelerator.mixed_precision == "no", ["casts"], "no autocast takes their place"),
+            (not self._norms, ["norms"], "the model has none of the known form"),
             (not self.use_vllm, engine, "no vLLM engine"),
             (server, engine, "the engine is shared, split or sleeps"),
         ):
@@ -220,7 +225,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
                 rows = self._forward(model, input_ids[part], attention_mask[part], logits_to_keep, **kwargs)
                 logps[part] = rows[0].float()
             return logps, None, None
-        if torch.is_grad_enabled() and self.savings & {"prefix", "lora", "compile"}:
+        if torch.is_grad_enabled() and self.savings & FORWARD:
             self._check(*parts[1:])
         out = self._forward(*parts, **kwargs)
         if self._correcting is not None:
@@ -286,9 +291,9 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         if not gap <= limit:
             self._say(
                 f"log-probabilities part from TRL's by {gap:.1e} (root mean square; TRL's own, padded otherwise, by "
-                f"{noise:.1e}): prefix, lora and compile off from here"
+                f"{noise:.1e}): {', '.join(sorted(self.savings & FORWARD))} off from here"
             )
-            self.savings -= {"prefix", "lora", "compile"}
+            self.savings -= FORWARD
             self._use_modules(self.savings)
 
     @contextlib.contextmanager
