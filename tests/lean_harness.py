@@ -90,6 +90,7 @@ def trained(
             key = rewards[next(made) % len(rewards)]
         return [r for g in range(len(completions) // GROUP) for r in REWARDS[key](g)]
 
+    dropout = settings.pop("lora_dropout", 0.0)
     settings = dict(
         per_device_train_batch_size=8, gradient_accumulation_steps=2, num_generations=GROUP, max_completion_length=12,
         learning_rate=1e-2, weight_decay=0.1, bf16=False, beta=0.0, gradient_checkpointing=False,
@@ -103,7 +104,9 @@ def trained(
     trainer = type("Tested", (Rollouts, kind), {})(
         model=model or tiny_model(), reward_funcs=reward, args=args, processing_class=tokenizer(), callbacks=[grads],
         train_dataset=Dataset.from_dict({"prompt": prompts}),
-        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM") if lora else None,
+        peft_config=LoraConfig(
+            r=4, lora_alpha=8, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
+        ) if lora else None,
         **extra,
     )  # fmt: skip
     torch.manual_seed(7)

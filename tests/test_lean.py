@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,7 @@ from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import add_fused_lm_head
 
-from lib import adapters, engine, micro_batches, norms, packed
+from lib import adapters, clock, engine, grpo, micro_batches, norms, packed
 from lib.lean import SAVINGS, LeanGRPOTrainer
 
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo")
@@ -196,6 +197,7 @@ def test_correction_left_out_is_caught(tmp_path, stock):
         (dict(multi_objective_aggregation="normalize_then_sum"), {"drop"}),
         (dict(loss_type="vespo"), {"drop", "old"}),
         (dict(num_iterations=2), {"old"}),
+        (dict(lora_dropout=0.5), {"drop", "prefix", "pack", "trim", "old", "lora"}),
     ],
     ids=lambda value: "-".join(value),
 )
@@ -289,6 +291,29 @@ def test_a_normalisation_of_another_form_is_left_alone():
     gemma = Gemma3RMSNorm(16)  # times 1 + weight
     gemma.variance_epsilon = gemma.eps
     assert len(norms.layers(torch.nn.ModuleList([gemma, Qwen3RMSNorm(16)]))) == 1
+
+
+# Phases
+
+
+def test_a_pass_that_is_not_made_has_no_phase(tmp_path):
+    """Timers as the notebook sets them: stock has a row for the pass without gradients, lean none (not 0 seconds)."""
+    found = {}
+    for kind in (GRPOTrainer, LeanGRPOTrainer):
+        folder = tmp_path / kind.__name__
+        folder.mkdir()
+        watch = clock.Clock(folder)
+
+        def timed(trainer, watch=watch):
+            trainer.vllm_generation = SimpleNamespace(generate=None, sync_weights=None)
+            watch.start()
+            watch.watch(trainer, grpo.phases(trainer))
+
+        trained(folder, kind, prepare=timed)
+        watch.stop()
+        found[kind] = set(clock.ledger(folder)["phase"])
+    assert found[GRPOTrainer] - found[LeanGRPOTrainer] == {"forward_nograd"}
+    assert {"forward_grad", "backward", "optimizer", "clip", "reward", "score"} <= found[LeanGRPOTrainer]
 
 
 # Prompts and weights

@@ -85,7 +85,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
     def _use_modules(self, savings) -> None:
         norms.run(self._norms, fused="norms" in savings)
         adapters.run(self.model, fused="lora" in savings, casts="casts" not in savings)
-        for layer in self.model.get_decoder().layers if "compile" in self.savings else ():
+        for layer in getattr(self.model.get_decoder(), "layers", ()):
             if "compile" not in savings:
                 layer._compiled_call_impl = None
             elif layer._compiled_call_impl is None:
@@ -98,7 +98,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         dropout = [m.p for m in self.model.modules() if isinstance(m, torch.nn.Dropout)]
         dropout.append(getattr(config, "attention_dropout", 0.0) or 0.0)
         rows = [*RESHAPE, "trim", "old"]
-        engine, layers, everything = ["sync", "rollouts"], ["casts", "lora"], [*SAVINGS, *OPTIONAL]
+        asked, layers, everything = ["sync", "rollouts"], ["casts", "lora"], [*SAVINGS, *OPTIONAL]
         server = self.use_vllm and (
             self.vllm_mode != "colocate" or args.vllm_tensor_parallel_size > 1 or args.vllm_enable_sleep_mode
         )
@@ -107,7 +107,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         off = {}
         for holds, names, reason in (
             (self.is_fsdp_enabled or self.is_deepspeed_enabled, everything, "the model is sharded"),
-            (max(dropout) > 0, [*rows, "lora", "checkpoint"], "dropout draws anew for every row"),
+            (max(dropout) > 0, [*rows, *FORWARD, "checkpoint"], "dropout draws anew in every pass"),
             (self._is_vlm, [*rows, "tokens", "rollouts"], "prompts hold images"),
             (self.beta != 0, rows, "beta is not 0, so every row feels the reference model"),
             (self._entropy_bonus_enabled, rows, "the entropy bonus acts on every row"),
@@ -124,8 +124,8 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             (not_plain, [*layers, "sync"], not_plain),
             (self.accelerator.mixed_precision == "no", ["casts"], "no autocast takes their place"),
             (not self._norms, ["norms"], "the model has none of the known form"),
-            (not self.use_vllm, engine, "no vLLM engine"),
-            (server, engine, "the engine is shared, split or sleeps"),
+            (not self.use_vllm, asked, "no vLLM engine"),
+            (server, asked, "the engine is shared, split or sleeps"),
         ):
             if holds:
                 off = dict.fromkeys(names, reason) | off  # the first reason stands
