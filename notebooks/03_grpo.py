@@ -13,7 +13,8 @@
 # rollouts carry any signal at all?
 #
 # **Departures from the published study** {cite}`fan2026curves`: model, text and sizes are the profile's. The trainer is
-# TRL's own, unchanged; its methods are timed on this one instance.
+# TRL's own, unchanged, or with `lean` one that leaves out the work that cannot change its gradient (`lib.lean`); its
+# methods are timed on this one instance.
 
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to
@@ -29,6 +30,7 @@ grpo_learning_rate: float = 2e-4  # of arm C
 grpo_steps: int = 60  # optimizer steps
 grpo_cap_hours: float = 2.5  # stop when this many hours are billed
 grpo_save_steps: int = 6  # optimizer steps between checkpoints
+lean: bool = False  # the lean trainer: the same gradient as TRL's, for less time
 loss_type: str = "dapo"  # TRL's default
 vllm_memory_share: float = 0.3  # share of GPU memory for the colocated engine (vllm only)
 
@@ -96,6 +98,7 @@ run = runs.open_run(
         reward=rewards.formula(),
         grpo_cap_hours=grpo_cap_hours,
         vllm_memory_share=vllm_memory_share,
+        lean=lean,
     ),
     trainer=("GRPOConfig", config),
 )
@@ -133,12 +136,14 @@ if run.live:
         from datasets import Dataset
         from transformers import set_seed
         from trl import GRPOConfig, GRPOTrainer
+
+        from lib.lean import LeanGRPOTrainer
     if not run.trained:
         with clock.phase("model_load"):
             tokenizer = decode.load_tokenizer(ROOT / given["base"])
             policy = decode.load_policy(ROOT / given["base"], start.weights, given["dtype"], trainable=True)
         with clock.phase("engine_start" if config["use_vllm"] else "trainer_setup"):
-            trainer = GRPOTrainer(
+            trainer = (LeanGRPOTrainer if lean else GRPOTrainer)(  # the same arguments, the same gradient
                 model=policy,
                 reward_funcs=reward,
                 args=GRPOConfig(

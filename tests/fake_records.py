@@ -25,7 +25,7 @@ GRPO_STEP = {
     "generation": 4.0,
     "generate_rest": 0.5,
     "reward": 0.1,
-    "score": 0.2,
+    "tokenise": 0.2,
     "forward_nograd": 5.0,
     "forward_grad": 6.0,
     "backward": 12.0,
@@ -33,7 +33,7 @@ GRPO_STEP = {
     "optimizer": 0.4,
     "data": 0.1,
     "log": 0.1,
-    "unaccounted": 0.5,
+    "unaccounted": 0.3,
 }
 LEARNING_RATES = {"start": 1e-3, "sft": 1e-3, "dpo": 1e-4, "grpo": 5e-4}
 GPU = {"kind": "cuda", "name": "Fake GPU", "count": 1, "uuid": None, "driver": None}

@@ -112,6 +112,7 @@ def test_a_changed_number_moves_what_depends_on_it_and_nothing_else():
     base, other = study("base"), study("perturbed")
     moved = {key for key in base if base[key] != other[key]}
     of_generation = {"bill_generation", "bill_most", "figure_bill", "table_bill"}
+    of_generation |= {"table_bills", "table_ledger", "table_work"}  # shares of the bill, and of the train seconds
     of_dpo = {"last_dpo", "gain_dpo", "dpo_task", "table_final", "table_equal_spend", "table_pairs", "table_errors"}
     of_both = {"table_quantities", "table_claims", "table_predictions"}
     of_both |= {"predictions_tally", "predictions_brier", "predictions_missed"}

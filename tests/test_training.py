@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from lib import clock, data, decode, evaluate, grpo, likelihood, rewards, runs
+from lib.lean import LeanGRPOTrainer
 from lib.paths import BASE
 
 MACHINE = dict(use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none", disable_tqdm=True,
@@ -156,7 +157,7 @@ def test_dpo_with_another_reference_is_stopped(tmp_path, documents):
         likelihood.check_dpo_start(trainer)
 
 
-def grpo_trainer(run, documents, seed, **changes):
+def grpo_trainer(run, documents, seed, kind=GRPOTrainer, **changes):
     tokenizer, model = load()
 
     def reward(completions, gold, text, **_):
@@ -172,7 +173,7 @@ def grpo_trainer(run, documents, seed, **changes):
         output_dir=run.folder, max_steps=1, per_device_train_batch_size=8, num_generations=4, max_completion_length=12,
         seed=seed, **MACHINE, **changes,
     )  # fmt: skip
-    trainer = GRPOTrainer(
+    trainer = kind(
         model=model, reward_funcs=reward, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
     )
     grpo.observe(trainer, run)
@@ -180,8 +181,9 @@ def grpo_trainer(run, documents, seed, **changes):
     return trainer
 
 
-def test_grpo_step_and_its_rollouts(run, documents):
-    trainer = grpo_trainer(run, documents, seed=0)
+@pytest.mark.parametrize("kind", [GRPOTrainer, LeanGRPOTrainer])
+def test_grpo_step_and_its_rollouts(run, documents, kind):
+    trainer = grpo_trainer(run, documents, 0, kind)
     before = trainable(trainer.model)
     trainer.train()
     assert_all_changed(trainer.model, before)

@@ -9,14 +9,20 @@ def phases(trainer) -> dict:
     """The phase of each timed method of a GRPOTrainer, for `Run.watch`."""
     import torch
 
+    def forward():
+        if torch.is_grad_enabled():
+            return "forward_grad"
+        # One method serves both passes; the pass without gradients only feeds the importance-sampling correction. The
+        # lean trainer answers for it without a pass: no row then, which is not the same as 0 seconds.
+        return "score" if getattr(trainer, "skips_old_pass", False) else "forward_nograd"
+
     found = {
         "_generate": "generate_rest",
         "_tokenize_prompts": "tokenise",
         "processing_class.batch_decode": "detokenise",
         "_generate_and_score_completions": "unaccounted",  # what is left of it is under no timer
         "_calculate_rewards": "reward",
-        # One method serves both passes; the pass without gradients only feeds the importance-sampling correction.
-        "_get_per_token_logps_and_entropies": lambda: "forward_grad" if torch.is_grad_enabled() else "forward_nograd",
+        "_get_per_token_logps_and_entropies": forward,
         "compute_loss": "forward_grad",
     }
     if trainer.use_vllm:
