@@ -236,10 +236,10 @@ plots.table(plots.lay_out(counted, layouts.PASSES), "sft_passes", "Passes throug
 
 # %% tags=["hide-input"]
 points = compare.curve(record, start.record).points.assign(arm="sft", seed=seed)
+unit, per_hour = cost.axis(device["kind"], points["hours"].max())
+points["spent"] = per_hour * points["hours"]
 plots.picture(
-    plots.cost_curves(
-        points, {"sft": "A continued SFT"}, cost.unit(device["kind"]), points["hours"].max() / 3, f"seed {seed}"
-    ),
+    plots.cost_curves(points, {"sft": "A continued SFT"}, unit, points["spent"].max() / 3, f"seed {seed}"),
     "Line chart: share of exact held-out records of arm A against billed hours, starting at the shared start.",
     f"Arm A, seed {seed}: exact records on {record.checkpoints['n'].iloc[-1]} held-out documents against billed time.",
 )

@@ -32,8 +32,17 @@ profile: str = "laptop"  # whose runs to compare
 seeds: list = []  # random seeds to compare; empty: every seed that any arm has
 alpha: float = 0.05  # significance level, after Holm within a table
 targets: list = []  # further accuracies to reach and hold, beside the arms' last ones (share of documents)
-price_usd_per_hour: float = 4.41  # price of one GPU (USD per hour); no part of any run
-price_of: str = "an H100 in the published study"  # what that is the price of
+count_pair_sampling: bool = True  # on the bill: DPO's sampling of preference pairs
+count_start: bool = False  # on the bill: the shared start, for every arm
+count_base_evaluation: bool = False  # on the bill: evaluating the base model, for every arm
+count_resumes: bool = False  # on the bill: second loads and lost work of interrupted runs
+count_tuning: bool = False  # on the bill: the trials of an arm's settings, whole for every seed
+price_per_hour: float = 4.41  # price of one GPU (per hour); no part of any run; default: book/published.yaml
+price_currency: str = "USD"  # its currency (ISO 4217)
+price_device: str = "an H100"  # what it is the price of
+price_date: str = "2026-10"  # when it was
+resamples: int = 2000  # draws of the held-out documents behind every interval
+resample_seed: int = 0  # random seed of these draws
 max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share)
 smooth_steps: int = 5  # moving average in figures by step (optimizer steps)
 predictions: str = "book/predictions.yaml"  # file of predictions to score, from the project's root
@@ -49,8 +58,22 @@ predictions: str = "book/predictions.yaml"  # file of predictions to score, from
 import pandas as pd
 import yaml
 
-from lib import compare, cost, diagnose, layouts, ledger, outcomes, plots, records, show
-from lib.compare import NAMES
+from lib import (
+    budgets,
+    compare,
+    cost,
+    diagnose,
+    layouts,
+    ledger,
+    outcomes,
+    plots,
+    power,
+    reach,
+    records,
+    resample,
+    show,
+)
+from lib.compare import LETTERS, NAMES
 from lib.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
 from lib.paths import BOOK, RESULTS, ROOT
 from lib.show import accuracy, number, p_value, per_seed, percent
@@ -84,10 +107,13 @@ devices = sorted({(r.info["device"]["kind"], r.info["device"]["name"]) for r in 
 kind = devices[0][0]
 if any(other != kind for other, _ in devices):
     raise ValueError(f"profile {profile}: runs on {devices} have no common cost axis, expected one kind of device")
-unit, device = cost.unit(kind), " and ".join(name for _, name in devices)
+device = " and ".join(name for _, name in devices)
+unit, per_hour = cost.axis(kind, max(curve.end_hours for curve in curves.values()))
 n = int(setup.checkpoints["n"].iloc[-1])
 their = published["setup"]
-spent = show.spender(kind, price_usd_per_hour, their["usd_per_hour"])
+timed = show.timer(per_hour)
+priced = show.pricer(kind, price_per_hour, price_currency, their["usd_per_hour"])
+spent = show.spender(timed, priced)
 
 
 def hours(runs, key="billed_s"):
@@ -109,7 +135,8 @@ show.notes(
         "n": n,
         "seeds": "one seed" if len(wanted) == 1 else f"{len(wanted)} seeds",
         "alpha": alpha,
-        "price": f"${price_usd_per_hour:.2f} an hour, the price of {price_of}"
+        "price": f"{cost.show_price(price_per_hour, price_currency)} an hour ({price_currency}, {price_device}, "
+        f"{price_date})"
         if kind == "cuda"
         else "not priced: a CPU ran",
         "base_accuracy": accuracy((setup.checkpoints["exact"] / setup.checkpoints["n"]).iloc[-1]),
@@ -118,18 +145,50 @@ show.notes(
         "published_n": f"{their['n']:,} held-out documents, {their['seeds']} seeds",
         "published_predictions": "{made} predictions, of which {wrong} were wrong and {mixed} held in one seed "
         "only".format(**published["predictions"]),
-        "published_price": f"${their['usd_per_hour']:.2f} an hour",
+        "published_price": f"${their['usd_per_hour']:.2f} an hour (USD, an {their['device']}, {their['price_date']})",
     }
 )
 
 # %% [markdown]
 # ## What each arm reached
 #
+# First what stands on the bill: the parameters `count_...` say it, and every table and figure below follows. Trials can
+# be added only where they ran on the runs' own device.
+
+# %%
+path = RESULTS / setup.info["profile"] / "trials.csv"
+recorded_trials = pd.read_csv(path) if path.exists() else None
+addable = recorded_trials is not None and set(recorded_trials["device"]) <= {name for _, name in devices}
+rule = {
+    "pair_sampling": count_pair_sampling,
+    "start": count_start,
+    "base_evaluation": count_base_evaluation,
+    "resumes": count_resumes,
+    "tuning": count_tuning,
+}
+if count_tuning and not addable:
+    raise ValueError(
+        f"count_tuning: profile {profile} has no trials on {device} (trials.csv), so they cannot be billed"
+    )
+
+
+def under(rule, curves, runs):
+    """Curves of some runs with their hours under a rule of the bill."""
+    return {
+        key: compare.repriced(curve, cost.hours_under(rule, runs[key], starts[curve.seed], setup, recorded_trials))
+        for key, curve in curves.items()
+    }
+
+
+as_billed, curves = curves, under(rule, curves, runs)
+print(cost.rule_text(rule))
+
+# %% [markdown]
 # *Last* is the final checkpoint. *Best* was chosen after the fact on the documents it is scored on, so it flatters. The
 # test compares last with the shared start. *From scratch* adds what the start cost.
 
 # %%
-final = compare.final_table(curves, {seed: hours([start]) for seed, start in starts.items()})
+final = compare.final_table(curves, {seed: 0.0 if count_start else hours([s]) for seed, s in starts.items()})
 change = {arm: outcomes.of_rows(rows, alpha) for arm, rows in final.groupby("arm")}
 change
 
@@ -138,7 +197,7 @@ show.table(
     "final",
     show.beside(final, published["final"]),
     f"Final checkpoints, {n} held-out documents here. The counts are documents that only one of the two has right.",
-    layouts.final(spent, unit),
+    layouts.final(spent, timed, unit),
 )
 errors = [compare.standard_error(p.exact, p.n) for curve in curves.values() for p in curve.points.itertuples()]
 standard_error = f"{100 * max(errors):.2g} points"  # of any checkpoint on the curves
@@ -147,11 +206,15 @@ for arm, rows in final.groupby("arm"):
         {
             f"last_{arm}": (rows, lambda row: f"{accuracy(row.last)} for {spent(row.hours)}"),
             f"best_{arm}": (rows, lambda row: f"{accuracy(row.best)} at {spent(row.best_hours)}"),
-            f"gain_{arm}": (rows, lambda r: f"{100 * (r.last - r.start):+.1f} points, p {p_value(r.p_holm)}"),
+            f"gain_{arm}": (
+                rows,
+                lambda r: f"{100 * (r.last - r.start):+.1f} points, p {p_value(r.p_holm)} after Holm",
+            ),
         }
     )
 show.notes(
     {
+        "rule": cost.rule_text(rule),
         "standard_error": standard_error,
         "start_cost": by_seed({seed: spent(hours([start])) for seed, start in starts.items()}),
         "runs": len(there),
@@ -178,13 +241,13 @@ show.table(
     "equal_spend",
     show.beside(equal_spend, published["equal_spend"]),
     "Exact records at equal spend. A is continued SFT; better counts documents that only this arm has right.",
-    layouts.equal_spend(of_dpo),
+    layouts.equal_spend(timed, of_dpo),
 )
 
 
 def line(row):
-    a, c = show.entered(row.left_accuracy, row.left_hours), show.entered(row.right_accuracy, row.right_hours)
-    return f"{a} against {c} after {spent(row.budget_hours)} each, p {p_value(row.p_holm)}"
+    a, c = show.entered(row.left_accuracy, row.left_step), show.entered(row.right_accuracy, row.right_step)
+    return f"{a} against {c} after {spent(row.budget_hours)} each, p {p_value(row.p_holm)} after Holm"
 
 
 show.notes({"headline": headline, "equal_spend": (decisive, line)})
@@ -214,6 +277,104 @@ def line(row):
 show.notes({"all_budgets": (all_budgets, line)})
 
 # %% [markdown]
+# Now every pair, at every budget at which either of the two saved a checkpoint and both still ran. The test is the
+# verdict, Holm over the budgets of one pair and seed. Beside it stands how large the difference is: its interval comes
+# from the same documents drawn again with replacement, all runs judged on the same draw, and covers that sampling
+# alone. And how small a difference could have been seen: the smallest that is significant among as many disagreements,
+# and the smallest true one that a single test shows four times in five.
+
+# %%
+interval = 1 - alpha
+drawn = resample.draws(curves, resamples, resample_seed)
+every_budget = resample.add_interval(budgets.table(curves, wanted), curves, drawn, interval)
+every_budget = power.add_smallest(every_budget, n, alpha)
+by_pair = budgets.summary(every_budget, alpha)
+
+# %% tags=["hide-input"]
+show.table(
+    "budgets_summary",
+    by_pair,
+    f"Every pair at every budget at which either saved a checkpoint. Ahead: at how many with p < {alpha}, raw and "
+    "after Holm over them. At the last of these budgets: the difference, first minus second, with its "
+    f"{interval:.0%} interval, and the smallest differences that so many documents with so many disagreements can "
+    "show (points, one test).",
+    layouts.BUDGETS_SUMMARY,
+)
+show.table(
+    "budgets",
+    every_budget,
+    "Every comparison. Counts are documents that only one of the two has right.",
+    layouts.budgets(timed),
+)
+titles = {pair: f"{LETTERS[pair[0]]} minus {LETTERS[pair[1]]}" for pair in budgets.PAIRS}
+told = {pair: by_pair[(by_pair["left"] == pair[0]) & (by_pair["right"] == pair[1])] for pair in budgets.PAIRS}
+
+
+def line(row):
+    """At the most that both have spent: the difference, its interval, its verdict."""
+    return f"{layouts.difference(row)}, p {p_value(row.p_holm)} after Holm over {row.compared}"
+
+
+show.figure(
+    "differences",
+    lambda rows: plots.differences(rows, titles, LETTERS, unit, alpha),
+    [every_budget.assign(spent=per_hour * every_budget["budget_hours"])],
+    alt="Difference in exact records by budget with its interval, a panel a pair and seed. At the last budget, in "
+    f"points: {'; '.join(f'{titles[pair]} {per_seed(rows, layouts.difference)}' for pair, rows in told.items())}.",
+    caption=f"Difference in exact records at each budget, with {interval:.0%} intervals from {resamples:,} draws of "
+    f"the {n} documents (seed {resample_seed}): they cover the sampling of documents, not training again. Filled and "
+    "coloured by the arm ahead: significant after Holm over the panel.",
+    absent="No two arms were compared.",
+)
+low, high = every_budget["detectable"].min(), every_budget["detectable"].max()
+show.notes(
+    {
+        "differences": (told["sft", "grpo"], line),
+        "interval": f"{interval:.0%}",
+        "resamples": f"{resamples:,} draws, random seed {resample_seed}",
+        "detectable": f"{low:.1f} to {high:.1f} points" if pd.notna(low) else "none",
+    }
+)
+
+# %% [markdown]
+# Seeds are not averaged. What lies between two seeds of one arm, and, where a run was trained again under its own seed,
+# between the two, is the variation that no test over documents sees.
+
+# %%
+again = {key: records.reruns(run) for key, run in runs.items()}
+again = {
+    key: [under(rule, {key: compare.curve(other, starts[key[1]])}, {key: other})[key] for other in others]
+    for key, others in again.items()
+}
+variation = budgets.variation(curves, again)
+
+# %% tags=["hide-input"]
+if variation.empty:
+    show.missing("table_variation", "Every arm has one run here, so nothing is known of its variation.")
+else:
+    show.table(
+        "variation",
+        variation,
+        "Runs of one arm against each other at their own ends, the widest gap between two checkpoints at the same "
+        "step, and what each spent.",
+        layouts.variation(timed),
+    )
+between = variation[~variation["rerun"]].groupby("arm", sort=False)["difference"].agg(lambda d: d.abs().max())
+repeated = variation[variation["rerun"]]
+show.notes(
+    {
+        "variation": "; ".join(f"{NAMES[arm]} {points:.1f} points" for arm, points in between.items())
+        or "not measured: one seed",
+        "rerun": "; ".join(
+            f"{NAMES[r.arm]}, {r.pair}: {layouts.points(r.difference)} points, for {spent(r.left_hours)} and "
+            f"{spent(r.right_hours)}"
+            for r in repeated.itertuples()
+        )
+        or "not measured: no run was trained twice under one seed",
+    }
+)
+
+# %% [markdown]
 # The other pairs, each at the most that both have spent, and the order at the arms' own ends, where the spend differs.
 
 # %%
@@ -224,7 +385,7 @@ show.table(
     "pairs",
     pairs,
     "Other comparisons, Holm over this table. Without a budget each arm is at its own end, and the spend is unequal.",
-    layouts.PAIRS,
+    layouts.pairs(timed),
 )
 
 # %% [markdown]
@@ -234,11 +395,17 @@ show.table(
 # stands beside because many plots suggest it. An arm that was there at the start spent nothing, and has no multiple.
 
 # %%
-reach = compare.reach_table(curves, both, targets)
+reached = reach.table(curves, both, targets)
+reached = reached.assign(
+    **{
+        f"{arm}_price": [cost.price(spent_hours, kind, price_per_hour) for spent_hours in reached[f"{arm}_hours"]]
+        for arm in NAMES
+    }
+)
 
 
 # %% tags=["hide-input"]
-def reached(row):
+def line(row):
     """What holding a target took, as a phrase."""
     multiple = f", {show.times(row.multiple)}" if pd.notna(row.multiple) else ""
     return f"GRPO {spent(row.grpo_hours)}, continued SFT {spent(row.sft_hours)}{multiple}"
@@ -246,30 +413,97 @@ def reached(row):
 
 show.table(
     "reach_hold",
-    show.beside(reach, published["reach_and_hold"]),
-    "Billed hours until an arm reaches a target and holds it to its end; never: it did not.",
-    layouts.reach_hold(spent, of_dpo),
+    show.beside(reached, published["reach_and_hold"]),
+    "What was billed until an arm reaches a target and holds it to its end; never: it did not. "
+    f"Prices: {price_currency}, a dash where a CPU ran.",
+    layouts.reach_hold(timed, priced, of_dpo),
 )
-of_c, of_a = reach[reach["of"] == "C's last"], reach[reach["of"] == "A's last"]
-show.notes({"reach_c": (of_c, reached), "reach_a": (of_a, reached)})
+of_c, of_a = reached[reached["of"] == "C's last"], reached[reached["of"] == "A's last"]
+show.notes({"reach_c": (of_c, line), "reach_a": (of_a, line)})
+
+# %% [markdown]
+# A multiple is a quotient of two moments, and each is where a noisy curve crosses a noisy line. So the documents are
+# drawn again, and in each draw both curves, the target and the multiple are taken anew. *Never* keeps its place: below
+# every number where A never arrives, above where only C never does, or where A was there at the start.
+
+# %%
+again_reached = reach.resampled(curves, drawn, both, targets, interval)
+
+# %% tags=["hide-input"]
+show.table(
+    "reach_resampled",
+    again_reached,
+    f"C's multiple of A's cost in {resamples:,} draws of the documents (seed {resample_seed}): median and "
+    f"{interval:.0%} interval over all draws, and shares of the draws. An arm's last accuracy is taken anew in each "
+    "draw. No bound: C never arrives, or A was there at the start.",
+    layouts.REACH_RESAMPLED,
+)
+
+
+def line(row):
+    return (
+        f"{layouts.multiples(row)}, A sooner in {percent(row.sft_sooner)} of the draws, "
+        f"never there in {percent(row.sft_never)}"
+    )
+
+
+of_c_again = again_reached[again_reached["of"] == "C's last"]
+show.notes({f"reach_again_{how}": (of_c_again[of_c_again["rule"] == how], line) for how in ("hold", "touch")})
 
 # %% [markdown]
 # ## Cost
 #
-# The curves of all runs on one axis. The right panel ends where the second-longest arm does.
+# The curves of all runs on one axis, under the rule of the bill. The right panel ends with the second-longest arm.
 
 # %% tags=["hide-input"]
 ends = sorted(max(curve.end_hours for curve in curves.values() if curve.arm == arm) for arm in NAMES)
 told = [f"{NAMES[arm]} ends at {per_seed(rows, lambda r: accuracy(r.last))}" for arm, rows in final.groupby("arm")]
 show.figure(
     "cost_curves",
-    lambda points: plots.cost_curves(points, NAMES, unit, 1.05 * ends[-2], headline),
-    [curve.points.assign(arm=curve.arm, seed=curve.seed) for curve in curves.values()],
+    lambda points: plots.cost_curves(points, NAMES, unit, 1.05 * per_hour * ends[-2], headline),
+    [
+        curve.points.assign(arm=curve.arm, seed=curve.seed, spent=per_hour * curve.points["hours"])
+        for curve in curves.values()
+    ],
     alt=f"Line chart of exact records against billed {unit}, one line an arm and seed, all from the shared start. "
     f"{'; '.join(told)}.",
-    caption=f"Exact records on {n} held-out documents against billed {unit} on {device}. One checkpoint's standard "
-    f"error is at most {standard_error}; it covers the sampling of documents, and the seeds show the rest.",
+    caption=f"Exact records on {n} held-out documents against billed {unit} on {device}; {cost.rule_text(rule)}. "
+    f"One checkpoint's standard error is at most {standard_error}; it covers the sampling of documents, and the seeds "
+    "show the rest.",
     absent="No run was compared.",
+)
+
+# %% [markdown]
+# A rule of the bill is a choice. So the comparison is made again with each switch flipped: does the answer hang on it?
+
+# %%
+variants = {
+    name: under(changed, as_billed, runs) if addable or not changed["tuning"] else None
+    for name, changed in cost.other_rules(rule).items()
+}
+rules = budgets.under_rules(variants, both, alpha)
+letters = {f"{left}_{right}": (LETTERS[left], LETTERS[right]) for left, right in budgets.PAIRS}
+rules_verdict = outcomes.on_rules(rules, letters)
+print(rules_verdict)
+
+# %% tags=["hide-input"]
+show.table(
+    "rules",
+    rules,
+    "The same comparison under other rules of the bill: who leads at the most that both have spent (p after Holm), and "
+    "what holding C's last accuracy took. Start: that arm had saved nothing by then. Not measured: no trial of "
+    "settings on this device is recorded, or an arm is missing.",
+    layouts.other_rules(timed, budgets.PAIRS),
+)
+applied = rules.dropna(subset=["multiple"]).groupby("seed")["multiple"].agg(["min", "max"])
+show.notes(
+    {
+        "rules_verdict": rules_verdict,
+        "rules_multiple": by_seed(
+            {seed: f"{show.times(row['min'])} to {show.times(row['max'])}" for seed, row in applied.iterrows()}
+        )
+        or "none",
+    }
 )
 
 # %% [markdown]
@@ -289,8 +523,7 @@ show.table(
 
 # %% tags=["hide-input"]
 first = {run.arm: run for run in reversed([*starts.values(), *runs.values()])}  # one run an arm, of its first seed
-path = RESULTS / profile / "trials.csv"
-trials = cost.tried(pd.read_csv(path), first) if path.exists() else None
+trials = None if recorded_trials is None else cost.tried(recorded_trials, first)
 if trials is None:
     show.missing("table_trials", f"No trial of a setting is recorded for profile {profile}.")
 else:

@@ -112,8 +112,11 @@ class _Writer:
         outside = ledger["phase"].isin(SETUP)
         ledger = ledger.assign(attempt=0, device_s=None, calls=1, billed=True)
         ledger["kind"] = outside.map({True: "setup", False: "train"})
-        evaluation = {"phase": "evaluation", "host_s": 3.0, "attempt": 0, "calls": 1, "billed": False}
-        ledger = pd.concat([ledger, pd.DataFrame([evaluation | {"kind": "evaluation"}])], ignore_index=True)
+        said = self.info.get(name, {})
+        apart = {"evaluation": 3.0, "resume": said.get("resume_s", 0.0), "lost": said.get("lost_s", 0.0)}
+        unbilled = {"attempt": 0, "calls": 1, "billed": False}
+        apart = [unbilled | {"phase": kind, "kind": kind, "host_s": seconds} for kind, seconds in apart.items()]
+        ledger = pd.concat([ledger, pd.DataFrame(apart)], ignore_index=True)
         ledger["step"] = ledger["step"].astype("Int64")
         ledger["device_s"] = ledger["device_s"].astype("float64")
         tables = {"checkpoints": pd.DataFrame(checkpoints), "predictions": pd.concat(predictions), "phases": ledger}
@@ -124,9 +127,11 @@ class _Writer:
         times = {"start_utc": "2026-01-01T00:00:00+00:00", "end_utc": "2026-01-01T01:00:00+00:00"}
         trained = arm != "setup"
         trainer = {"learning_rate": LEARNING_RATES[arm], "gradient_checkpointing": True} if trained else {}
+        identity = {"arm": arm, "seed": seed, "data": "f" * 64, "model": "e" * 64, "parents": parents}
+        identity |= {group: {"values": {}, "defaults": {}} for group in ("parameters", "trainer")}
         info = {
             "run": name, "arm": arm, "seed": seed, "profile": self.profile, "status": "finished", "id": f"id-{name}",
-            "identity": {}, "parents": parents, "parameters": {"judged_split": "heldout"} if trained else {},
+            "identity": identity, "parents": parents, "parameters": {"judged_split": "heldout"} if trained else {},
             "trainer": trainer, "facts": {}, "files": {},
             "data_fingerprint": "f" * 64, "model": {"name": "fake", "sha256": "e" * 64}, "source_sha256": "d" * 64,
             "device": self.device, "versions": {}, "commit": None, "billed_s": billed_s,

@@ -5,7 +5,9 @@ The comparing notebook is executed on made-up records (tests/fake_records.py); w
 
 import functools
 import html
+import json
 import re
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -38,7 +40,7 @@ def execute(runs, **parameters):
     lines = [f"{name} = {value!r}" for name, value in ({"profile": "fake"} | parameters).items()]
     lines += ["import sys", f"sys.path.insert(0, {str(ROOT / 'src')!r})"]
     lines += ["import pathlib", "import lib.paths", "import lib.records", f"runs = pathlib.Path({str(runs)!r})"]
-    lines += ["lib.records.RUNS, lib.paths.RESULTS = runs, runs / 'results'"]
+    lines += ["lib.records.RUNS = runs", "lib.paths.RESULTS = lib.records.RESULTS = runs / 'results'"]
     notebook.cells.insert(at + 1, nbformat.v4.new_code_cell("\n".join(lines)))
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     NotebookClient(notebook, timeout=120).execute()
@@ -49,6 +51,16 @@ def execute(runs, **parameters):
             assert key not in glued, f"{key} is glued twice"
             glued[key] = data.get("text/html") or data["application/papermill.record/text/plain"].strip("'\"")
     return glued
+
+
+def copied_record(runs, name, changed):
+    """Copy a run's record to where recorded runs lie, under `name`, with its run.json changed (identity: any other)."""
+    folder = runs / "results" / "fake" / name
+    shutil.copytree(runs / "fake" / name.removesuffix("-rerun") / "record", folder)
+    info = json.loads((folder / "run.json").read_text())
+    if "identity" in changed:
+        changed = {"identity": info["identity"] | {"data": "another"}}
+    (folder / "run.json").write_text(json.dumps(info | changed))
 
 
 @functools.cache
@@ -83,15 +95,25 @@ def study(which):
         },
     }
     with tempfile.TemporaryDirectory() as folder:
-        fake_records.write(Path(folder), **variants[which])
+        fake_records.write(Path(folder), **variants.get(which, {}))
         if which == "one seed":
             trials = Path(folder) / "results" / "fake" / "trials.csv"
             trials.parent.mkdir(parents=True)
             trials.write_text(TRIALS)
+            # A trained once more, and a run of other settings under such a name; the copy of a record is no rerun
+            for name, other in (("sft-s0-rerun", {"billed_s": 190.0}), ("grpo-s0-rerun", {"identity": None})):
+                copied_record(Path(folder), name, other)
+            copied_record(Path(folder), "dpo-s0", {})
             # runs of other seeds and arms are not read: their pins may be stale
             for name in ("sft-s1", "grpo-s1", "sft-lean-s0"):
                 (Path(folder) / "fake" / "pins" / f"{name}.json").write_text('{"folder": "nowhere", "id": "old"}')
             return execute(folder, seeds=[0])
+        if which == "other rule":
+            trials = Path(folder) / "results" / "fake" / "trials.csv"
+            trials.parent.mkdir(parents=True)
+            trials.write_text(TRIALS.replace("CPU", "GPU"))
+            counted = dict.fromkeys(("count_start", "count_base_evaluation", "count_resumes", "count_tuning"), True)
+            return execute(folder, **counted, price_per_hour=2.0, price_currency="EUR")
         return execute(folder)
 
 
@@ -116,7 +138,55 @@ def test_a_changed_number_moves_what_depends_on_it_and_nothing_else():
     of_dpo = {"last_dpo", "gain_dpo", "dpo_task", "table_final", "table_equal_spend", "table_pairs", "table_errors"}
     of_both = {"table_quantities", "table_claims", "table_predictions"}
     of_both |= {"predictions_tally", "predictions_brier", "predictions_missed"}
-    assert moved == of_generation | of_dpo | of_both | {"figure_cost_curves", "places_share"}
+    of_dpo |= {"figure_cost_curves", "places_share", "table_rules", "table_variation", "detectable"}
+    of_dpo |= {"figure_differences", "table_budgets", "table_budgets_summary"}
+    assert moved == of_generation | of_dpo | of_both
+
+
+def test_another_rule_of_the_bill_moves_every_cost_and_no_accuracy():
+    base, other = study("base"), study("other rule")
+    moved = {key for key in base if base[key] != other[key]}
+    costs = {"rule", "price", "last_sft", "last_grpo", "equal_spend", "reach_c", "table_final", "table_equal_spend"}
+    costs |= {"table_reach_hold", "table_reach_resampled", "table_rules", "table_budgets", "figure_differences"}
+    costs |= {"figure_cost_curves", "table_pairs", "table_variation", "start_cost", "total_cost"}
+    assert costs <= moved
+    assert not moved & {"gain_sft", "table_errors", "table_bill", "dpo_verdict", "nulls_moved", "published_price"}
+    # A at 200 s, 90 s of the start, 3 s of base evaluation, 22 s of trials; EUR 2.00 an hour; C has no trials
+    assert "0.8700 for 0.0875 h, EUR 0.17 (seed 0)" in other["last_sft"]
+    assert "0.276 h, EUR 0.55" in other["last_grpo"]
+    assert base["price"] == "$4.41 an hour (USD, an H100, 2026-10)" and other["price"].startswith("EUR 2.00 an hour")
+    assert "0.358 h, $1.58" in other["table_final"]  # the study's own price stays
+
+
+def test_trials_can_be_billed_only_where_they_were_recorded(tmp_path):
+    fake_records.write(tmp_path)
+    with pytest.raises(CellExecutionError, match="count_tuning: profile fake has no trials on Fake GPU"):
+        execute(tmp_path, count_tuning=True)
+    assert "<td>not measured</td>" in study("base")["table_rules"]
+
+
+def test_whether_a_verdict_hangs_on_the_rule_is_said():
+    said = study("base")["rules_verdict"]
+    assert said == "Who leads at equal spend is the same under all 4 other rules that could be applied"
+
+
+def test_a_rerun_of_the_same_identity_is_shown_and_nothing_else_is_one():
+    glued = study("one seed")
+    assert glued["rerun"] == (
+        "continued SFT, seed 0 and its rerun: +0.0 points, for 0.0556 h, $0.25 and 0.0528 h, $0.23"
+    )
+    assert re.findall(r"<td>(seed[^<]*)</td>", glued["table_variation"]) == ["seed 0 and its rerun"]
+    assert glued["variation"] == "not measured: one seed"
+    assert study("base")["rerun"].startswith("not measured") and "seeds 0 and 1" in study("base")["table_variation"]
+
+
+def test_the_price_in_the_notebook_is_the_published_one():
+    from lib import params
+
+    declared = {name: default for name, (_, default) in params.declared("04_compare").items()}
+    published = yaml.safe_load((BOOK / "published.yaml").read_text())["setup"]
+    assert declared["price_per_hour"] == published["usd_per_hour"] and declared["price_currency"] == "USD"
+    assert declared["price_date"] == published["price_date"]
 
 
 def test_a_small_study_on_a_cpu_says_what_it_has_not():
@@ -124,6 +194,8 @@ def test_a_small_study_on_a_cpu_says_what_it_has_not():
     assert glued["unit"] == "CPU-hours"
     assert "$" not in glued["last_grpo"] + glued["total_cost"] + glued["price"]
     assert "continued SFT never" in glued["reach_c"]
+    assert glued["table_rules"].count("<td>never</td>") == 5  # under each rule that could be applied
+    assert "A never" in glued["table_reach_resampled"]
     assert "(seed 1)" in glued["last_sft"] and "(seed 1)" not in glued["last_grpo"]
     assert "in 1 of 2 seeds; there was nothing to compare in 1" in glued["headline"]
     assert "GRPO had saved nothing by then and enters as the shared start (seed 0)" in glued["headline"]

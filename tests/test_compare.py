@@ -87,6 +87,8 @@ def test_newest_within_a_budget():
     arm = make_curve("sft", [0, 0.1, 0.2], ["00", "01", "11"], end_hours=0.25)
     assert [compare.newest_within(arm, hours) for hours in (0, 0.09, 0.1, 0.2, 0.25)] == [0, 0, 1, 2, 2]
     assert compare.newest_within(arm, 0.251) is None  # ended: never read on
+    late = compare.repriced(arm, [1.0, 1.1, 1.2, 1.25])  # the same, with the shared start on the bill
+    assert [compare.newest_within(late, hours) for hours in (0.9, 1.0, 1.1, 1.26)] == [None, 0, 1, None]
 
 
 def test_at_budgets_compares_on_equal_spend_and_stops_at_the_end_of_a_run():
@@ -95,7 +97,7 @@ def test_at_budgets_compares_on_equal_spend_and_stops_at_the_end_of_a_run():
     table = compare.at_budgets(sft, grpo, [0.1, 0.2, 0.3])
     assert table["left_accuracy"].tolist()[:2] == [0.25, 1.0]
     assert table["right_accuracy"].tolist() == [0.0, 0.5, 0.5]
-    assert table["right_hours"].tolist() == [0.0, 0.15, 0.15]  # at 0.1 h GRPO is still the shared start
+    assert table["right_step"].tolist() == [0, 1, 1]  # at 0.1 h GRPO is still the shared start
     assert table["left_better"].tolist()[:2] == [1, 2]
     assert table.loc[2, ["left_accuracy", "left_better", "p", "mid_p"]].isna().all()
 
@@ -104,24 +106,6 @@ def test_wins_count_significant_rows_each_way():
     rows = {"p": [0.01, 0.01, 0.2, None], "left_better": [9, 1, 5, None], "right_better": [1, 9, 4, None]}
     table = pd.DataFrame(rows, dtype=float)
     assert compare.wins(table, 0.05) == (1, 1)
-
-
-def test_reach_and_hold_against_first_touch():
-    arm = make_curve("sft", [0, 1, 2, 3, 4], ["0000", "1110", "1000", "1110", "1111"])
-    assert compare.reach_and_hold(arm, 0.75) == 3  # it fell below after 1
-    assert compare.first_touch(arm, 0.75) == 1
-    assert compare.reach_and_hold(arm, 0.0) == 0
-    fallen = make_curve("grpo", [0, 1, 2], ["0000", "1111", "1110"])
-    assert compare.reach_and_hold(fallen, 1.0) is None
-    assert compare.first_touch(fallen, 1.0) == 1
-    assert compare.first_touch(make_curve("dpo", [0, 1], ["00", "00"]), 0.5) is None
-
-
-def test_multiple_is_missing_where_it_means_nothing():
-    assert compare.multiple(3.0, 0.5) == 6
-    assert compare.multiple(None, 0.5) is None
-    assert compare.multiple(3.0, None) is None
-    assert compare.multiple(3.0, 0.0) is None  # held from the start: no spend to divide by
 
 
 def arms_of_a_seed():
@@ -142,20 +126,16 @@ def test_equal_spend_table_has_the_ends_of_all_but_the_longest_run():
     table = compare.equal_spend_table(arms_of_a_seed(), [0])
     assert table["budget_hours"].tolist() == [1.5, 2]
     assert table["dpo_accuracy"].tolist()[0] == 0 and pd.isna(table["dpo_accuracy"][1])
-    assert table["right_hours"].tolist() == [0, 0]  # C had saved nothing yet
+    assert table["right_step"].tolist() == [0, 0]  # C had saved nothing yet
 
 
-def test_all_budgets_and_pairs_and_reach_by_hand():
+def test_all_budgets_and_pairs_by_hand():
     curves = arms_of_a_seed()
     row = compare.all_budgets_table(curves, [0], 0.05).iloc[0]
     assert row[["budgets", "compared", "left_wins", "right_wins"]].tolist() == [2, 2, 2, 0]
     pairs = compare.pairs_table(curves, [0])
     assert list(zip(pairs["left"], pairs["right"], strict=True)) == [pair[:2] for pair in compare.PAIRS]
     assert pairs["budget_hours"].tolist()[:2] == [1.5, 1.5] and pairs["budget_hours"][2:].isna().all()
-    reach = compare.reach_table(curves, [0], [0.9])
-    assert reach["of"].tolist() == ["C's last", "A's last", "asked for"]
-    assert reach.loc[0, ["sft_hours", "grpo_hours", "multiple"]].tolist() == [1, 4, 4]
-    assert reach["dpo_hours"].isna().all()
 
 
 def test_only_runs_judged_on_heldout_are_compared():

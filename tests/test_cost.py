@@ -25,20 +25,21 @@ def test_hours_and_units():
         cost.unit("tpu")
 
 
-def test_dollars_only_on_a_gpu():
-    assert cost.dollars(2.399, "cuda", 4.41) == pytest.approx(10.58, abs=0.005)  # as published
-    assert cost.dollars(2.399, "cpu", 4.41) is None
-    assert cost.dollars(None, "cuda", 4.41) is None
-    assert cost.show_cost(0.133, "cuda", 4.41) == "0.133 h, $0.59"
-    assert cost.show_cost(0.133, "cpu", 4.41) == "0.133 h"
+def test_a_price_only_on_a_gpu_and_in_its_currency():
+    assert cost.price(2.399, "cuda", 4.41) == pytest.approx(10.58, abs=0.005)  # as published
+    assert cost.price(2.399, "cpu", 4.41) is None
+    assert cost.price(None, "cuda", 4.41) is None
+    assert [cost.show_price(*amount) for amount in ((1234.5,), (2, "EUR"), (None,))] == ["$1,234.50", "EUR 2.00", "-"]
 
 
 def test_hours_as_shown():
     assert cost.show_hours(2.399) == "2.4 h"
-    assert cost.show_hours(12 / 3600) == "0.00333 h (12 s)"
-    assert cost.show_hours(0) == "0 h"
+    assert [cost.show_hours(s / 3600) for s in (0, 12, 676.4)] == ["0 s", "12 s", "676 s"]
+    # in the unit of an axis, whatever the size
+    assert cost.show_hours(0.133, per_hour=1) == "0.133 h" and cost.show_hours(1.0, per_hour=3600) == "3,600 s"
+    assert cost.axis("cpu", 0.02) == ("CPU-seconds", 3600)
+    assert cost.axis("cuda", 2.4) == ("GPU-hours", 1)
     assert cost.show_hours(None) == cost.show_hours(float("nan")) == "never"
-    assert cost.show_cost(None, "cuda", 4.41) == "never"
 
 
 def test_every_phase_belongs_to_one_part():
@@ -131,6 +132,59 @@ def test_attempts_show_what_is_not_billed():
     row = cost.attempts([SimpleNamespace(name="grpo-s0", info=info)]).iloc[0]
     assert row[["run", "device", "attempts", "interrupted"]].tolist() == ["grpo-s0", "2 x A GPU", 2, 1]
     assert row[["billed_s", "resume_s", "lost_s"]].tolist() == [9.0, 2.0, 3.0]
+
+
+RULE = {"pair_sampling": True, "start": False, "base_evaluation": False, "resumes": False, "tuning": False}
+TRIALS = pd.DataFrame({"arm": ["dpo", "dpo", "grpo", "start"], "billed_s": [300.0, 600.0, 9000.0, 90.0]})
+
+
+def billed_run():
+    """A DPO run with checkpoints at 200 s and 300 s, 100 s of pair sampling, and two interruptions."""
+    rows = [
+        # attempt, step, phase, host_s, kind
+        (0, None, "pair_sampling", 100, "setup"), (0, 1, "backward", 100, "train"),
+        (0, 2, "backward", 40, "lost"), (1, None, "model_load", 10, "resume"),
+        (1, 2, "backward", 100, "train"),
+        (1, 3, "backward", 7, "lost"), (2, None, "model_load", 5, "resume"), (2, 3, "backward", 60, "train"),
+    ]  # fmt: skip
+    phases = pd.DataFrame(rows, columns=["attempt", "step", "phase", "host_s", "kind"]).astype({"step": "Int64"})
+    phases["billed"] = phases["kind"].isin(["setup", "train"])
+    checkpoints = pd.DataFrame({"step": [2, 1], "billed_s": [300.0, 200.0]})
+    info = {"billed_s": 360.0, "evaluation_s": 50.0, "device": {"count": 1}}
+    return SimpleNamespace(arm="dpo", info=info, phases=phases, checkpoints=checkpoints)
+
+
+def seconds_under(**switches):
+    start = SimpleNamespace(info={"billed_s": 1000.0, "device": {"count": 1}}, phases=billed_run().phases)
+    setup = SimpleNamespace(info={"evaluation_s": 30.0, "device": {"count": 2}})
+    hours = cost.hours_under(RULE | switches, billed_run(), start, setup, TRIALS)
+    return [round(3600 * h, 6) for h in hours]
+
+
+def test_the_bill_under_each_rule_by_hand():
+    assert seconds_under() == [0, 200, 300, 360]  # the start, the two checkpoints in order, the end
+    assert seconds_under(pair_sampling=False) == [0, 100, 200, 260]
+    assert seconds_under(start=True) == [1000, 1200, 1300, 1360]
+    assert seconds_under(base_evaluation=True) == [60, 260, 360, 420]  # 30 s on two devices
+    assert seconds_under(tuning=True) == [0, 1100, 1200, 1260]  # 900 s of its own trials, before its first step
+    # step 1 was saved before the first interruption, step 2 after it, the end after both
+    assert seconds_under(resumes=True) == [0, 200, 350, 422]
+
+
+def test_a_start_on_the_bill_brings_its_trials_and_interruptions():
+    assert seconds_under(start=True, tuning=True) == [1090, 2190, 2290, 2350]
+    assert seconds_under(start=True, resumes=True)[0] == 1062
+
+
+def test_rules_are_checked_and_told():
+    with pytest.raises(ValueError, match="tuning is to be on the bill, and no trial"):
+        cost.hours_under(RULE | {"tuning": True}, billed_run(), None, None, None)
+    with pytest.raises(ValueError, match="rule of the bill: got .*'rent'"):
+        cost.hours_under(RULE | {"rent": True}, billed_run(), None, None, None)
+    others = cost.other_rules(RULE)
+    assert list(others)[:3] == ["as set", "without the sampling of preference pairs", "with the shared start"]
+    assert others["with the shared start"] == RULE | {"start": True}
+    assert cost.rule_text(RULE).startswith("on the bill beside training: the sampling of preference pairs; not on it: ")
 
 
 def run_with(arm, learning_rate, **parameters):

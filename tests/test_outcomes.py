@@ -9,10 +9,10 @@ from lib import outcomes
 from lib.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG
 
 
-def verdict_of(*rows, seeds=None, grpo_hours=1.0):
+def verdict_of(*rows, seeds=None, grpo_step=1):
     """The verdict on rows (left better, right better, p_holm), one a seed, over `seeds` (default: those rows)."""
     table = pd.DataFrame(rows, columns=["left_better", "right_better", "p_holm"]).assign(seed=range(len(rows)))
-    table = table.assign(left_hours=1.0, right_hours=grpo_hours)
+    table = table.assign(left_step=1, right_step=grpo_step)
     return outcomes.verdict(table, "continued SFT", "GRPO", 0.05, seeds or list(range(len(rows))))
 
 
@@ -33,10 +33,10 @@ def test_verdict_counts_seeds_without_a_comparison_out_loud():
 
 
 def test_verdict_says_that_an_arm_enters_as_the_shared_start():
-    assert verdict_of((9, 1, 0.01), grpo_hours=0.0).endswith(
+    assert verdict_of((9, 1, 0.01), grpo_step=0).endswith(
         "; GRPO had saved nothing by then and enters as the shared start (seed 0)"
     )
-    assert "shared start" not in verdict_of((None, None, None), grpo_hours=0.0)
+    assert "shared start" not in verdict_of((None, None, None), grpo_step=0)
 
 
 @pytest.mark.parametrize(
@@ -103,3 +103,18 @@ def test_an_outcome_counts_the_seeds():
     assert outcomes.outcome({}) == "not measured"
     assert outcomes.outcome({0: WRONG, 1: HELD, 2: HELD}) == "held in 2 of 3 seeds, wrong in 1"
     assert outcomes.outcome({0: HELD, 1: NOT_MEASURED}) == "held in 1 of 2 seeds, not measured in 1"
+
+
+def rules_of(*rows):
+    return pd.DataFrame(rows, columns=["rule", "seed", "sft_grpo", "grpo_dpo"])
+
+
+def test_whether_the_rule_of_the_bill_decides():
+    letters = {"sft_grpo": ("A", "C"), "grpo_dpo": ("C", "B")}
+    alike = rules_of(
+        ("as set", 0, HELD, NOT_SHOWN), ("with x", 0, HELD, NOT_SHOWN), ("with y", 0, NOT_MEASURED, NOT_MEASURED)
+    )
+    said = outcomes.on_rules(alike, letters)
+    assert said == "Who leads at equal spend is the same under all 1 other rules that could be applied"
+    unlike = rules_of(("as set", 0, HELD, NOT_SHOWN), ("with x", 0, HELD, WRONG))
+    assert "(with x, C and B, seed 0: not shown becomes B leads)" in outcomes.on_rules(unlike, letters)

@@ -13,7 +13,7 @@ import pytest  # noqa: E402
 from lib import plots  # noqa: E402
 
 STEPS = pd.DataFrame({"seed": 0, "step": [1, 2, 3], "zero_variance": [0.2, 0.5, 0.9], "entropy": [0.3, 0.2, 0.1]})
-POINTS = pd.DataFrame({"arm": ["sft"] * 2 + ["grpo"] * 2, "seed": [0, 0, 1, 1], "hours": [0, 1, 0, 3], "accuracy": 0.5})
+POINTS = pd.DataFrame({"arm": ["sft"] * 2 + ["grpo"] * 2, "seed": [0, 0, 1, 1], "spent": [0, 1, 0, 3], "accuracy": 0.5})
 SHARES = pd.DataFrame({"part": ["generation", "backward"], "seed": 0, "share": [float("nan"), 0.7]})
 NAMES = {"sft": "continued SFT", "grpo": "GRPO"}
 
@@ -38,10 +38,22 @@ def test_picture_escapes_and_carries_its_alt_text():
 
 def test_cost_curves_have_the_unit_the_title_and_one_style_a_seed():
     figure = draw_curves()
-    assert figure.axes[0].get_xlabel() == "billed CPU-hours (evaluation excluded)"
+    assert figure.axes[0].get_xlabel() == "billed CPU-hours"
     assert figure.get_suptitle() == "a title"
     assert [line.get_linestyle() for line in figure.axes[0].lines] == ["-", "--"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 2
+
+
+def test_differences_have_a_panel_a_pair_and_seed_and_fill_what_is_significant():
+    row = {"left": "sft", "right": "grpo", "difference": 3.0, "low": 1.0, "high": 5.0}
+    rows = pd.DataFrame([row | {"seed": s, "spent": 1 + s, "p_holm": p} for s, p in ((0, 0.01), (1, 0.2))])
+    pairs = {("sft", "grpo"): "A minus C", ("sft", "dpo"): "A minus B"}
+    figure = plots.differences(rows, pairs, {"sft": "A", "grpo": "C"}, "CPU-seconds", 0.05)
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles == ["A minus C, seed 0", "A minus B, seed 0", "A minus C, seed 1", "A minus B, seed 1"]
+    marks = [next(line for line in axis.lines if line.get_marker() == "o") for axis in figure.axes[::2]]
+    assert marks[0].get_markerfacecolor() == plots.ARM_COLOURS["sft"] and marks[1].get_markerfacecolor() == "white"
+    assert [text.get_text() for text in figure.axes[1].texts] == ["not compared"]
 
 
 def test_a_share_that_was_not_measured_is_written_not_drawn():

@@ -18,15 +18,26 @@ def test_missing_values_are_written_as_missing():
 def test_values():
     assert show.p_value(0.00009) == "<0.0001"
     assert show.versus(83.0, 54.0) == "83 / 54"
-    assert show.entered(0.5, 0.0) == "0.5000 (start)" and show.entered(0.5, 1.0) == "0.5000"
+    assert show.entered(0.5, 0) == "0.5000 (start)" and show.entered(0.5, 7) == "0.5000"
     assert show.moved(-1.691, -3.73) == "-1.69 to -3.73"
 
 
-def test_spent_has_dollars_where_they_apply_and_the_studys_price_for_the_study():
-    spent = show.spender("cpu", 1.0, 4.41)
-    assert spent(2.0) == "2 h"
-    assert spent(0.133, "published") == "0.133 h, $0.59"
-    assert show.spender("cuda", 1.0, 4.41)(2.0) == "2 h, $2.00"
+def test_spent_has_a_price_where_one_applies_and_the_studys_for_the_study():
+    on_cpu = show.spender(show.timer(3600), show.pricer("cpu", 1.0, "USD", 4.41))
+    assert [on_cpu(0.5), on_cpu(0.133, "published"), on_cpu(NAN)] == ["1,800 s", "0.133 h, $0.59", "never"]
+    on_gpu = show.spender(show.timer(1), show.pricer("cuda", 2.0, "EUR", 4.41))
+    assert [on_gpu(0.01), on_gpu(NAN)] == ["0.01 h, EUR 0.02", "never"]
+
+
+def test_a_price_alone_says_never_and_on_a_cpu_a_dash():
+    priced = show.pricer("cuda", 2.0, "EUR", 4.41)
+    assert [priced(0.5), priced(NAN), priced(0.133, "published")] == ["EUR 1.00", "never", "$0.59"]
+    assert [show.pricer("cpu", 2.0, "USD", 4.41)(hours) for hours in (0.5, NAN)] == ["-", "-"]
+
+
+def test_multiples_at_the_ends_of_their_order():
+    texts = [show.times(value) for value in (12.6, float("inf"), float("-inf"), NAN)]
+    assert texts == ["13x", "no bound", "A never", "-"]
 
 
 def test_beside_keeps_ours_first_and_drops_what_the_study_never_gives():

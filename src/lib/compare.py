@@ -1,7 +1,7 @@
-"""Statistics of the comparison: exact tests paired by document, equal budgets, reach and hold. No pictures here.
+"""Statistics of the comparison: exact tests paired by document, at equal budgets. No pictures here.
 
-An arm's curve starts at 0 hours with the shared start; a budget always means spent hours, and no arm is read past the
-end of its run.
+An arm's curve starts with the shared start, at 0 hours unless the rule of the bill counts what came before it; a budget
+always means spent hours, and no arm is read past the end of its run.
 """
 
 from math import sqrt
@@ -23,7 +23,7 @@ LETTERS = {"sft": "A", "dpo": "B", "grpo": "C"}
 class Curve(NamedTuple):
     """One run as the comparison reads it.
 
-    points: one row a checkpoint, the shared start first at 0 hours: `step`, `hours`, `n`, `exact`, `accuracy`.
+    points: one row a checkpoint, the shared start first as step 0: `step`, `hours`, `n`, `exact`, `accuracy`.
     exact_D_C: bool, documents (index: id) x checkpoints (columns: position in `points`).
     end_hours: all that the run spent; past it the run has no value.
     """
@@ -79,8 +79,13 @@ def curve(run, start) -> Curve:
     return Curve(run.name, run.info["arm"], run.info["seed"], points, pd.DataFrame(exact), end_hours)
 
 
-def check_same_documents(left: pd.Series, right: pd.Series, left_name: str, right_name: str) -> None:
-    """Raise ValueError unless both are indexed by the same document ids."""
+def repriced(arm: Curve, hours: list[float]) -> Curve:
+    """The same curve under another rule of the bill: `hours` of each of its points, then of its end."""
+    return arm._replace(points=arm.points.assign(hours=hours[:-1]), end_hours=hours[-1])
+
+
+def check_same_documents(left, right, left_name: str, right_name: str) -> None:
+    """Raise ValueError unless both (series or tables) are indexed by the same document ids."""
     alone = set(left.index) ^ set(right.index)
     if alone:
         raise ValueError(
@@ -126,11 +131,13 @@ def add_holm(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def newest_within(arm: Curve, budget_hours: float) -> int | None:
-    """Position of the newest checkpoint within the budget; None once the run has ended before it."""
+    """Position of the newest checkpoint within the budget; None once the run has ended before it.
+
+    None too for a budget that does not even pay for the shared start, where that is on the bill.
+    """
     # Budgets are other runs' hours: leave room for float rounding of the same sum.
-    if budget_hours > arm.end_hours * (1 + 1e-9):
-        return None
-    return int((arm.points["hours"] <= budget_hours * (1 + 1e-9)).sum()) - 1
+    within = int((arm.points["hours"] <= budget_hours * (1 + 1e-9)).sum())
+    return None if budget_hours > arm.end_hours * (1 + 1e-9) or within == 0 else within - 1
 
 
 def accuracy_within(arm: Curve, budget_hours: float) -> float | None:
@@ -156,8 +163,8 @@ def mcnemar_at(left: Curve, right: Curve, at_left: int | None, at_right: int | N
 def at_budgets(left: Curve, right: Curve, budgets_hours: list[float]) -> pd.DataFrame:
     """Compare two arms on equal spend: one row a budget, each arm with its newest checkpoint within it.
 
-    Columns: `budget_hours`, `left_accuracy`, `right_accuracy`, `left_hours`, `right_hours` (when that checkpoint was
-    saved; 0 is the shared start), `left_better`, `right_better` (documents), `p`, `mid_p`. Missing once an arm ended.
+    Columns: `budget_hours`, `left_accuracy`, `right_accuracy`, `left_step`, `right_step` (of that checkpoint; 0 is the
+    shared start), `left_better`, `right_better` (documents), `p`, `mid_p`. Missing once an arm ended.
     """
     rows = []
     for budget_hours in budgets_hours:
@@ -165,7 +172,7 @@ def at_budgets(left: Curve, right: Curve, budgets_hours: list[float]) -> pd.Data
         at = [newest_within(arm, budget_hours) for arm in (left, right)]
         for side, arm, position in zip(("left", "right"), (left, right), at, strict=True):
             row[f"{side}_accuracy"] = None if position is None else arm.points["accuracy"][position]
-            row[f"{side}_hours"] = None if position is None else arm.points["hours"][position]
+            row[f"{side}_step"] = None if position is None else arm.points["step"][position]
         rows.append(row | mcnemar_at(left, right, *at))
     return pd.DataFrame(rows).astype(float)
 
@@ -182,36 +189,6 @@ def wins(table: pd.DataFrame, alpha: float, p: str = "p") -> tuple[int, int]:
 def last(arm: Curve) -> float:
     """Accuracy of the run's final checkpoint."""
     return float(arm.points["accuracy"].iloc[-1])
-
-
-def reach_and_hold(arm: Curve, target: float) -> float | None:
-    """Hours of the first checkpoint from which the arm stays at or above the target; None: never."""
-    below = arm.points["accuracy"] < target
-    if below.iloc[-1]:
-        return None
-    first_held = int(below[below].index[-1]) + 1 if below.any() else 0
-    return float(arm.points["hours"][first_held])
-
-
-def first_touch(arm: Curve, target: float) -> float | None:
-    """Hours of the first checkpoint at or above the target, held or not; None: never."""
-    above = arm.points["accuracy"] >= target
-    return float(arm.points["hours"][above.idxmax()]) if above.any() else None
-
-
-def reach_row(sft: Curve, grpo: Curve, target: float) -> dict:
-    """Hours of both arms to reach and hold `target`, and to touch it, each with GRPO's multiple of continued SFT."""
-    row: dict = {"target": target}
-    for prefix, rule in (("", reach_and_hold), ("touch_", first_touch)):
-        hours = {"sft": rule(sft, target), "grpo": rule(grpo, target)}
-        row |= {f"{prefix}{arm}_hours": value for arm, value in hours.items()}
-        row[f"{prefix}multiple"] = multiple(hours["grpo"], hours["sft"])
-    return row
-
-
-def multiple(hours: float | None, base_hours: float | None) -> float | None:
-    """How many times the base an arm spent; None where either never arrived or the base was there at the start."""
-    return hours / base_hours if hours and base_hours else None
 
 
 def standard_error(exact: int, n: int) -> float:
@@ -240,18 +217,18 @@ def final_table(curves: dict[tuple[str, int], Curve], start_hours: dict[int, flo
 def equal_spend_table(curves: dict[tuple[str, int], Curve], seeds: list[int]) -> pd.DataFrame:
     """Continued SFT (left) against GRPO (right) at the ends of all runs of a seed but the longest, Holm over all rows.
 
-    Columns of `at_budgets`, `seed`, and `dpo_accuracy`, `dpo_hours` (missing where DPO was not run or has ended).
+    Columns of `at_budgets`, `seed`, and `dpo_accuracy`, `dpo_step` (missing where DPO was not run or has ended).
     """
     tables = []
     for seed in seeds:
         own = {arm: curves[arm, seed] for arm in NAMES if (arm, seed) in curves}
         ends = sorted(curve.end_hours for curve in own.values())[:-1]
         table = at_budgets(own["sft"], own["grpo"], ends).assign(
-            seed=seed, dpo_accuracy=float("nan"), dpo_hours=float("nan")
+            seed=seed, dpo_accuracy=float("nan"), dpo_step=float("nan")
         )
         if "dpo" in own:
             beside = at_budgets(own["sft"], own["dpo"], ends)
-            table[["dpo_accuracy", "dpo_hours"]] = beside[["right_accuracy", "right_hours"]]
+            table[["dpo_accuracy", "dpo_step"]] = beside[["right_accuracy", "right_step"]]
         tables.append(table)
     return add_holm(pd.concat(tables, ignore_index=True))
 
@@ -267,7 +244,7 @@ def all_budgets_table(curves: dict[tuple[str, int], Curve], seeds: list[int], al
         sft, grpo = curves["sft", seed], curves["grpo", seed]
         table = add_holm(at_budgets(sft, grpo, sft.points["hours"][1:].tolist()))
         row = {"seed": seed, "budgets": len(table), "compared": int(table["p"].notna().sum())}
-        row["own"] = int((table["right_hours"] > 0).sum())
+        row["own"] = int((table["right_step"] > 0).sum())
         row["left_wins"], row["right_wins"] = wins(table, alpha)
         row["left_wins_holm"], row["right_wins_holm"] = wins(table, alpha, "p_holm")
         rows.append(row)
@@ -287,17 +264,6 @@ def pairs_table(curves: dict[tuple[str, int], Curve], seeds: list[int]) -> pd.Da
             row = {"seed": seed, "left": left, "right": right, "budget_hours": budget if equal else None}
             for side, curve, position in zip(("left", "right"), pair, at, strict=True):
                 row[f"{side}_accuracy"] = curve.points["accuracy"][position]
+                row[f"{side}_step"] = curve.points["step"][position]
             rows.append(row | mcnemar_at(*pair, *at))
     return add_holm(pd.DataFrame(rows))
-
-
-def reach_table(curves: dict[tuple[str, int], Curve], seeds: list[int], targets: list[float]) -> pd.DataFrame:
-    """What it took to reach and hold both arms' last accuracies, and further `targets` (`of`: whose), by seed."""
-    rows = []
-    for seed in seeds:
-        sft, grpo, dpo = (curves.get((arm, seed)) for arm in ("sft", "grpo", "dpo"))
-        asked = [("C's last", last(grpo)), ("A's last", last(sft)), *(("asked for", target) for target in targets)]
-        for of, target in asked:
-            row = {"seed": seed, "of": of} | reach_row(sft, grpo, target) | {"sft_end_hours": sft.end_hours}
-            rows.append(row | {"dpo_hours": reach_and_hold(dpo, target) if dpo else None})
-    return pd.DataFrame(rows)

@@ -7,6 +7,16 @@ the second load of a resumed run excluded. Whoever writes the record draws that 
 import pandas as pd
 
 UNITS = {"cuda": "GPU-hours", "cpu": "CPU-hours"}
+SHORT_HOURS = 0.25  # times below it read better in seconds
+
+# What a rule may put on an arm's bill or take off it: key -> in words. A rule says of each whether it is on the bill.
+COUNTABLE = {
+    "pair_sampling": "the sampling of preference pairs",
+    "start": "the shared start",
+    "base_evaluation": "the base model's evaluation",
+    "resumes": "second loads and lost work",
+    "tuning": "the trials of settings",
+}
 
 # Rows of the bill in the published order: label -> the phases that it adds up.
 PARTS = {
@@ -45,32 +55,100 @@ def unit(kind: str) -> str:
     return UNITS[kind]
 
 
-def dollars(hours: float | None, kind: str, usd_per_hour: float) -> float | None:
-    """Price of device-hours in USD; None on a CPU, where no price of a GPU applies, and None for no hours."""
+def axis(kind: str, longest_hours: float) -> tuple[str, float]:
+    """The unit of a cost axis, and how many of it an hour has: device-seconds where every run is short."""
+    return (unit(kind), 1.0) if longest_hours >= SHORT_HOURS else (unit(kind).replace("hours", "seconds"), 3600.0)
+
+
+def price(hours: float | None, kind: str, price_per_hour: float) -> float | None:
+    """Price of device-hours; None on a CPU, where no price of a GPU applies, and None for no hours."""
     if unit(kind) != "GPU-hours" or pd.isna(hours):
         return None
-    return hours * usd_per_hour
+    return hours * price_per_hour
 
 
-def show_hours(hours: float | None) -> str:
-    """Hours with three significant digits and their unit, short times in seconds too; "never" for None."""
+def show_hours(hours: float | None, per_hour: float | None = None) -> str:
+    """A time with three significant digits, "never" for None; in hours or seconds as the axis (`per_hour` of `axis`).
+
+    Without an axis a short time is in seconds.
+    """
     if hours is None or pd.isna(hours):
         return "never"
-    if hours == 0:
-        return "0 h"
-    seconds = f" ({hours * 3600:.3g} s)" if hours < 0.1 else ""
-    return f"{hours:.3g} h{seconds}"
+    if per_hour == 1 or (per_hour is None and hours >= SHORT_HOURS):
+        return f"{hours:.3g} h"
+    seconds = hours * 3600
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def show_dollars(usd: float | None) -> str:
-    """Dollars and cents; a dash where dollars do not apply."""
-    return "-" if usd is None or pd.isna(usd) else f"${usd:,.2f}"
+def show_price(amount: float | None, currency: str = "USD") -> str:
+    """An amount of money with two decimals; a dash where no price applies."""
+    if amount is None or pd.isna(amount):
+        return "-"
+    return f"${amount:,.2f}" if currency == "USD" else f"{currency} {amount:,.2f}"
 
 
-def show_cost(hours: float | None, kind: str, usd_per_hour: float) -> str:
-    """Hours, and dollars where they apply: "0.133 h, $0.59"."""
-    usd = dollars(hours, kind, usd_per_hour)
-    return show_hours(hours) + ("" if usd is None else f", {show_dollars(usd)}")
+def hours_under(rule: dict[str, bool], run, start, setup, trials: pd.DataFrame | None) -> list[float]:
+    """Device-hours that an arm had spent at the shared start, at each own checkpoint in order, and at its end.
+
+    rule: of each key of COUNTABLE, whether it is on the bill. `pair_sampling` precedes the first checkpoint, so without
+    it all own points are cheaper by it. `start` (its interruptions and trials too, where these count) and
+    `base_evaluation` are paid before the arm begins, so they move its first point too. `resumes`: second loads and lost
+    work, from the first checkpoint saved after them. `tuning`: all trials of the arm's settings, paid before its first
+    step; every seed bears them whole.
+    Raises ValueError for a rule that lacks a switch, and where trials are to count and none is recorded.
+    """
+    if set(rule) != set(COUNTABLE):
+        raise ValueError(f"rule of the bill: got {sorted(rule)}, expected {sorted(COUNTABLE)}")
+    if rule["tuning"] and trials is None:
+        raise ValueError("tuning is to be on the bill, and no trial of a setting is recorded (trials.csv)")
+    count = run.info["device"]["count"]
+    before = after = 0.0
+    if rule["base_evaluation"]:
+        before += device_hours(setup.info["evaluation_s"], setup.info["device"]["count"])
+    if rule["start"]:
+        start_s = start.info["billed_s"] + (interrupted_s(start.phases) if rule["resumes"] else 0)
+        start_s += tuning_s(trials, "start") if rule["tuning"] else 0
+        before += device_hours(start_s, start.info["device"]["count"])
+    if rule["tuning"]:
+        after += device_hours(tuning_s(trials, run.arm), count)
+    if not rule["pair_sampling"]:
+        sampled = run.phases[run.phases["billed"].astype(bool) & (run.phases["phase"] == "pair_sampling")]
+        after -= device_hours(sampled["host_s"].sum(), count)
+    own = run.checkpoints.sort_values("billed_s")
+    spent_s = [*own["billed_s"], run.info["billed_s"]]
+    if rule["resumes"]:
+        spent_s = [s + interrupted_s(run.phases, at) for s, at in zip(spent_s, [*own["step"], None], strict=True)]
+    return [before, *(before + after + device_hours(s, count) for s in spent_s)]
+
+
+def interrupted_s(phases: pd.DataFrame, step: int | None = None) -> float:
+    """Seconds of second loads and of lost work in a run, or in what came before its checkpoint at `step` was saved.
+
+    A second load belongs to the attempt that it begins; work is lost by an attempt that a later one did not go on from.
+    """
+    loads, lost = phases["kind"] == "resume", phases["kind"] == "lost"
+    if step is not None:
+        until = (phases["step"] <= step).fillna(False).astype(bool)
+        attempt = phases.loc[phases["billed"].astype(bool) & until, "attempt"].max()
+        loads, lost = loads & (phases["attempt"] <= attempt), lost & (phases["attempt"] < attempt)
+    return float(phases.loc[loads | lost, "host_s"].sum())
+
+
+def tuning_s(trials: pd.DataFrame, arm: str) -> float:
+    """Billed seconds of the trials of an arm's settings ("start" is an arm here); 0 for an arm left untuned."""
+    return float(trials.loc[trials["arm"] == arm, "billed_s"].sum())
+
+
+def other_rules(rule: dict[str, bool]) -> dict[str, dict[str, bool]]:
+    """The rule itself, and with each switch flipped: {how it differs, in words: rule}."""
+    flipped = {f"{'without' if on else 'with'} {COUNTABLE[item]}": rule | {item: not on} for item, on in rule.items()}
+    return {"as set": rule} | flipped
+
+
+def rule_text(rule: dict[str, bool]) -> str:
+    """What is on the bill beside the training itself, and what is not, as a phrase."""
+    on, off = ([COUNTABLE[item] for item, counts in rule.items() if counts is side] for side in (True, False))
+    return f"on the bill beside training: {', '.join(on) or 'nothing'}; not on it: {', '.join(off) or 'nothing'}"
 
 
 def seconds(phases: pd.DataFrame) -> pd.Series:

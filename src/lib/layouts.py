@@ -1,16 +1,17 @@
 """Columns of the tables on the pages: {title: function of a row that gives the cell's text}. No numbers are made here.
 
-A layout that needs to know more than its row is a function of it: `spent` writes hours (`show.spender`), `dpo_seeds`
-are the seeds that have a DPO run.
+A layout that needs to know more than its row is a function of it: `timed` writes hours (`show.timer`), `priced` their
+price (`show.pricer`), `spent` both (`show.spender`); `dpo_seeds` are the seeds that have a DPO run.
 """
 
 import pandas as pd
 
-from lib import cost
 from lib.compare import LETTERS, NAMES
 from lib.diagnose import MISTAKES, NULLABLE
+from lib.outcomes import HELD, NOT_MEASURED, WRONG
 from lib.show import accuracy, entered, moved, number, only, p_value, percent, run_name, tenths, times, versus
 
+NO_BREAK = "\u00a0"  # a space at which narrow columns do not break a line
 RUN = {"run": run_name}
 TESTED = {  # the last columns of every table with a test
     "p": lambda row: p_value(row.p),
@@ -37,16 +38,29 @@ def better(title: str) -> dict:
     return {title: lambda row: versus(row.left_better, row.right_better)}
 
 
-def hours(value) -> str:
-    return "-" if pd.isna(value) else cost.show_hours(value)
+def pair_name(row) -> str:
+    return f"{LETTERS[row.left]} and {LETTERS[row.right]}, seed {row.seed}".replace(" ", NO_BREAK)
 
 
-def final(spent, unit: str) -> dict:
+def hours(timed, titles: dict[str, str]) -> dict:
+    """Columns of hours, {title: name in the row}; a dash where they are missing, and no line break before the unit."""
+
+    def column(name):
+        def cell(row):
+            value = getattr(row, name)
+            return "-" if pd.isna(value) else timed(value, getattr(row, "source", "here")).replace(" ", NO_BREAK)
+
+        return cell
+
+    return {title: column(name) for title, name in titles.items()}
+
+
+def final(spent, timed, unit: str) -> dict:
     return (
         {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}"}
         | RUN
         | columns({"start": "start", "last": "last", "best": "best"}, accuracy)
-        | columns({"best at": "best_hours"}, hours)
+        | hours(timed, {"best at": "best_hours"})
         | {f"spent ({unit})": lambda row: spent(row.hours, row.source)}
         | {"from scratch": lambda row: "-" if pd.isna(row.from_scratch_hours) else spent(row.from_scratch_hours)}
         | better("last / start better")
@@ -54,20 +68,18 @@ def final(spent, unit: str) -> dict:
     )
 
 
-def equal_spend(dpo_seeds) -> dict:
+def equal_spend(timed, dpo_seeds) -> dict:
     def dpo(row):
         return (
-            "not run"
-            if row.source == "here" and row.seed not in dpo_seeds
-            else entered(row.dpo_accuracy, row.dpo_hours)
+            "not run" if row.source == "here" and row.seed not in dpo_seeds else entered(row.dpo_accuracy, row.dpo_step)
         )
 
     own = {
-        "A": lambda row: entered(row.left_accuracy, row.left_hours),
-        "C GRPO": lambda row: entered(row.right_accuracy, row.right_hours),
+        "A": lambda row: entered(row.left_accuracy, row.left_step),
+        "C GRPO": lambda row: entered(row.right_accuracy, row.right_step),
         "B DPO": dpo,
     }
-    return columns({"budget": "budget_hours"}, hours) | RUN | own | better("A / C better") | TESTED
+    return hours(timed, {"budget": "budget_hours"}) | RUN | own | better("A / C better") | TESTED
 
 
 ALL_BUDGETS = RUN | columns(
@@ -82,23 +94,117 @@ ALL_BUDGETS = RUN | columns(
     counts,
 )
 
-PAIRS = (
-    {"pair": lambda row: f"{LETTERS[row.left]} and {LETTERS[row.right]}, seed {row.seed}"}
-    | columns({"budget": "budget_hours"}, hours)
-    | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
-    | better("first / second better")
-    | TESTED
+
+def pairs(timed) -> dict:
+    return (
+        {"pair": pair_name}
+        | hours(timed, {"budget": "budget_hours"})
+        | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
+        | better("first / second better")
+        | TESTED
+    )
+
+
+def points(value) -> str:
+    return number(value, "+.1f")
+
+
+def difference(row) -> str:
+    """A difference in points with its interval."""
+    return f"{points(row.difference)} ({points(row.low)} to {points(row.high)})"
+
+
+SMALLEST = columns(
+    {"smallest significant": "smallest", "detectable, 80% power": "detectable"}, lambda value: number(value, ".1f")
 )
 
 
-def reach_hold(spent, dpo_seeds) -> dict:
+def budgets(timed) -> dict:
     return (
-        {"target": lambda row: f"{accuracy(row.target)} ({row.of})"}
-        | RUN
-        | {"A": lambda row: spent(row.sft_hours, row.source), "C GRPO": lambda row: spent(row.grpo_hours, row.source)}
-        | {"B DPO": lambda r: spent(r.dpo_hours) if r.source == "here" and r.seed in dpo_seeds else "-"}
-        | columns({"C / A": "multiple", "C / A, first touch": "touch_multiple"}, times)
+        {"pair": pair_name}
+        | hours(timed, {"budget": "budget_hours"})
+        | {"first": lambda row: entered(row.left_accuracy, row.left_step)}
+        | {"second": lambda row: entered(row.right_accuracy, row.right_step)}
+        | better("first / second better")
+        | {"difference (points)": difference}
+        | TESTED
+        | SMALLEST
     )
+
+
+BUDGETS_SUMMARY = (
+    {"pair": pair_name}
+    | columns({"comparisons": "compared", "first ahead": "left_wins", "second ahead": "right_wins"}, counts)
+    | columns({"first ahead (Holm)": "left_wins_holm", "second ahead (Holm)": "right_wins_holm"}, counts)
+    | {"difference at the last (points)": difference, "its p (Holm)": lambda row: p_value(row.p_holm)}
+    | SMALLEST
+)
+
+
+def variation(timed) -> dict:
+    return (
+        {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}", "runs": lambda row: row.pair}
+        | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
+        | columns({"difference (points)": "difference"}, points)
+        | better("first / second better")
+        | columns({"widest at one step (points)": "widest"}, lambda value: number(value, ".1f"))
+        | hours(timed, {"first spent": "left_hours", "second spent": "right_hours"})
+    )
+
+
+def reach_hold(timed, priced, dpo_seeds) -> dict:
+    def dpo(write):
+        return lambda r: write(r.dpo_hours) if r.source == "here" and r.seed in dpo_seeds else "-"
+
+    layout = {"target": lambda row: f"{accuracy(row.target)} ({row.of})"} | RUN
+    for title, arm in (("A", "sft"), ("C GRPO", "grpo")):
+        for name, write in ((title, timed), (f"{LETTERS[arm]}, price", priced)):
+            layout |= {name: lambda row, arm=arm, write=write: write(getattr(row, f"{arm}_hours"), row.source)}
+    layout |= {"B DPO": dpo(timed), "B, price": dpo(priced)}
+    return layout | columns({"C / A": "multiple", "C / A, first touch": "touch_multiple"}, times)
+
+
+RULES = {"hold": "reach and hold", "touch": "first touch"}
+
+
+def multiples(row) -> str:
+    """An interval of multiples; one word where both ends are the same."""
+    ends = times(row.low), times(row.high)
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+
+
+REACH_RESAMPLED = (
+    {"target": lambda row: f"{row.of}, seed {row.seed}", "rule": lambda row: RULES[row.rule]}
+    | {"C / A, median": lambda row: times(row.median)}
+    | {"C / A, interval": multiples}
+    | columns({"A sooner": "sft_sooner", "A never": "sft_never", "C never": "grpo_never"}, percent)
+    | columns({"A at the start": "sft_at_start"}, percent)
+)
+
+
+def other_rules(timed, pairs) -> dict:
+    """pairs: (left, right) arms; who leads in each, and its p after Holm."""
+
+    def held(arm):
+        # A rule that could not be applied says nothing; under any other, missing hours are a "never".
+        return lambda row: "-" if row.sft_grpo == NOT_MEASURED else timed(getattr(row, f"{arm}_hours"))
+
+    def leads(left, right):
+        said = {HELD: f"{LETTERS[left]} leads", WRONG: f"{LETTERS[right]} leads"}
+
+        def cell(row):
+            outcome = getattr(row, f"{left}_{right}")
+            p = getattr(row, f"{left}_{right}_p")
+            start = getattr(row, f"{left}_{right}_start")
+            return said.get(outcome, outcome) + ("" if pd.isna(p) else f", p {p_value(p)}") + start
+
+        return {f"{LETTERS[left]} and {LETTERS[right]}": cell}
+
+    layout = {"rule": lambda row: row.rule, "seed": lambda row: str(row.seed)}
+    for pair in pairs:
+        layout |= leads(*pair)
+    told = {"A holds C's last": held("sft"), "C holds it": held("grpo")}
+    return layout | told | columns({"C / A": "multiple"}, times)
 
 
 ATTEMPTS = columns({name: name for name in ("run", "device", "attempts", "interrupted")}, str) | columns(

@@ -83,7 +83,7 @@ def outcome(by_seed: dict[int, str]) -> str:
 def verdict(table: pd.DataFrame, left: str, right: str, alpha: float, seeds: list[int]) -> str:
     """The sentence that a comparison supports, over `seeds`.
 
-    table: at most one row a seed: `seed`, `left_better`, `right_better`, `p_holm`, `left_hours`, `right_hours` (0: the
+    table: at most one row a seed: `seed`, `left_better`, `right_better`, `p_holm`, `left_step`, `right_step` (0: the
     shared start). left, right: the arms' names in the sentence. Only Holm-adjusted significance makes an arm lead.
     """
     tested = {row.seed: shown(row.left_better, row.right_better, row.p_holm, alpha) for row in table.itertuples()}
@@ -102,8 +102,30 @@ def verdict(table: pd.DataFrame, left: str, right: str, alpha: float, seeds: lis
     short = says | {NOT_SHOWN: "no difference is shown", NOT_MEASURED: "there was nothing to compare"}
     text += "".join(f"; {short[o]} in {k}" for o, k in rest)
     for side, name in (("left", left), ("right", right)):
-        at_start = table[table["p_holm"].notna() & (table[f"{side}_hours"] == 0)]["seed"].tolist()
+        at_start = table[table["p_holm"].notna() & (table[f"{side}_step"] == 0)]["seed"].tolist()
         if at_start:
             which = f"seed {', '.join(str(seed) for seed in at_start)}"
             text += f"; {name} had saved nothing by then and enters as the shared start ({which})"
     return text
+
+
+def on_rules(rules: pd.DataFrame, pairs: dict[str, tuple[str, str]]) -> str:
+    """Whether who leads at equal spend hangs on the rule of the bill, and on which.
+
+    rules: one row a `rule` and `seed`, the rule as set first, with the outcome of "left is better" in a column a pair;
+    a rule that could not be applied is not measured throughout. pairs: column -> the names of left and right.
+    """
+    as_set = rules[rules["rule"] == rules["rule"].iloc[0]].set_index("seed")
+    applied = rules[~(rules[list(pairs)] == NOT_MEASURED).all(axis=1)]
+    found = []
+    for row in applied.itertuples():
+        for key, (left, right) in pairs.items():
+            was, now = as_set.loc[row.seed, key], getattr(row, key)
+            says = {HELD: f"{left} leads", WRONG: f"{right} leads"}
+            if was != now:
+                how = f"{says.get(was, was)} becomes {says.get(now, now)}"
+                found.append(f"{row.rule}, {left} and {right}, seed {row.seed}: {how}")
+    if found:
+        return f"Who leads at equal spend hangs on the rule of the bill ({'; '.join(found)})"
+    others = applied["rule"].nunique() - 1
+    return f"Who leads at equal spend is the same under all {others} other rules that could be applied"

@@ -46,26 +46,65 @@ def seed_handles(seeds: list[int]) -> list[Line2D]:
     return [Line2D([], [], color=GREY, linestyle=seed_style(seed), label=f"seed {seed}") for seed in seeds]
 
 
-def cost_curves(points: pd.DataFrame, arm_names: dict[str, str], unit: str, zoom_hours: float, title: str) -> Figure:
-    """Accuracy against billed hours: the whole of every run, and the first `zoom_hours`.
+def cost_curves(points: pd.DataFrame, arm_names: dict[str, str], unit: str, zoom: float, title: str) -> Figure:
+    """Accuracy against what was spent: the whole of every run, and the first `zoom` of it.
 
-    points: one row a checkpoint: `arm`, `seed`, `hours`, `accuracy`, in the order saved. unit: GPU-hours or CPU-hours.
+    points: one row a checkpoint: `arm`, `seed`, `spent`, `accuracy`, in the order saved. unit: of `spent` and `zoom`,
+    such as GPU-hours.
     """
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
     for axis in axes:
         for (arm, seed), line in points.groupby(["arm", "seed"], sort=False):
             axis.plot(
-                line["hours"], line["accuracy"], seed_style(seed), color=ARM_COLOURS[arm], marker="o", markersize=3
+                line["spent"], line["accuracy"], seed_style(seed), color=ARM_COLOURS[arm], marker="o", markersize=3
             )
-        axis.set_xlabel(f"billed {unit} (evaluation excluded)")
+        axis.set_xlabel(f"billed {unit}")
     axes[0].set_ylabel("exact records, share of held-out documents")
     axes[0].set_xlim(left=0)
     axes[0].set_title("every run to its end", loc="left", fontsize=10)
-    axes[1].set_xlim(0, zoom_hours)
-    axes[1].set_title(f"the first {zoom_hours:.3g} {unit}", loc="left", fontsize=10)
+    axes[1].set_xlim(0, zoom)
+    axes[1].set_title(f"the first {zoom:.3g} {unit}", loc="left", fontsize=10)
     arms = [Line2D([], [], color=ARM_COLOURS[arm], label=arm_names[arm]) for arm in points["arm"].unique()]
     axes[0].legend(handles=arms + seed_handles(sorted(points["seed"].unique())), loc="lower right", fontsize=9)
     figure.suptitle(textwrap.fill(title, 95), x=0.01, ha="left", fontsize=12, fontweight="bold")
+    return figure
+
+
+def differences(rows: pd.DataFrame, pairs: dict, letters: dict[str, str], unit: str, alpha: float) -> Figure:
+    """Difference between two arms at every budget with its interval: a column a pair, a row a seed.
+
+    rows: one row a comparison: `seed`, `left`, `right` (arms), `spent` (in `unit`), `difference`, `low`, `high` (in
+    points), `p_holm`. A filled mark has p_holm below alpha. pairs: (left, right) -> the panel's title. letters: the
+    arms' names in the legend. Panels of one pair share their axes.
+    """
+    seeds = sorted(rows["seed"].unique())
+    size = {"figsize": (10, 0.8 + 2.3 * len(seeds)), "layout": "constrained"}
+    figure, axes = plt.subplots(len(seeds), len(pairs), sharey="col", sharex="col", squeeze=False, **size)
+    for seed, line in zip(seeds, axes, strict=True):
+        for (pair, title), axis in zip(pairs.items(), line, strict=True):
+            own = rows[(rows["seed"] == seed) & (rows["left"] == pair[0]) & (rows["right"] == pair[1])]
+            for row in own.itertuples():
+                colour = ARM_COLOURS[pair[0] if row.difference > 0 else pair[1]] if row.p_holm < alpha else GREY
+                axis.plot([row.spent] * 2, [row.low, row.high], color=colour, linewidth=1.2)
+                inside = colour if row.p_holm < alpha else "white"
+                axis.plot(row.spent, row.difference, "o", color=colour, markerfacecolor=inside, markersize=4)
+            axis.axhline(0, color=GREY, linewidth=0.8)
+            axis.set_title(f"{title}, seed {seed}", loc="left", fontsize=10)
+            if own.empty:
+                axis.text(0.5, 0.6, "not compared", transform=axis.transAxes, ha="center", color=GREY)
+            axis.margins(x=0.06, y=0.1)
+    for axis in axes[-1]:
+        axis.set_xlabel(f"billed {unit}")
+        axis.set_xlim(left=0)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("difference (points)")
+    marks = {f"{letters[arm]} is ahead": (colour, colour) for arm, colour in ARM_COLOURS.items() if arm in letters}
+    marks["no difference is shown"] = (GREY, "white")
+    handles = [
+        Line2D([], [], color=colour, marker="o", markersize=4, markerfacecolor=inside, label=label)
+        for label, (colour, inside) in marks.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
     return figure
 
 

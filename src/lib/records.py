@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from lib import data
+from lib.identity import differences
 from lib.paths import RESULTS, ROOT, RUNS
 
 TABLES = ("steps", "phases", "checkpoints", "predictions", "rollouts", "splits")
@@ -80,6 +81,24 @@ def pinned_runs(profile: str) -> list[Record]:
     """All pinned records of a profile, by name."""
     names = sorted(p.stem for p in (RUNS / profile / "pins").glob("*.json"))
     return [pinned(profile, name) for name in names]
+
+
+def reruns(record: Record) -> list[Record]:
+    """Other finished runs of the same identity, in the order found: what the same run gave when it was trained again.
+
+    They are the recorded run and this copy's own, whichever `record` is not, and book/results/<profile>/<run>-rerun
+    (any name that begins so), where a second record of a run is kept. A copy of `record` is no rerun.
+    """
+    profile = record.info["profile"]
+    places = [RESULTS / profile / record.name, RUNS / profile / record.name / "record"]
+    places += sorted((RESULTS / profile).glob(f"{record.name}-rerun*"))
+    found = {json.dumps(record.info, sort_keys=True): record}
+    for folder in places:
+        if (folder / "run.json").exists():
+            other = Record(folder)
+            if not differences(record.info["identity"], other.info["identity"]):
+                found.setdefault(json.dumps(other.info, sort_keys=True), other)
+    return list(found.values())[1:]
 
 
 def splits(setup: Record) -> dict[str, list[dict]]:

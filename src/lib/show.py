@@ -4,6 +4,8 @@ A formatter takes one value and gives a text; a missing value is "-" or "not mea
 `figure` glue what the pages print under a key.
 """
 
+from math import isfinite
+
 import pandas as pd
 from myst_nb import glue
 
@@ -39,12 +41,15 @@ def moved(first, final, form: str = ".2f") -> str:
 
 
 def times(multiple) -> str:
-    return "-" if pd.isna(multiple) else f"{multiple:.2g}x"
+    """A multiple of A's hours; the ends of `reach.multiples` in words."""
+    if pd.isna(multiple):
+        return "-"
+    return f"{multiple:.2g}x" if isfinite(multiple) else "no bound" if multiple > 0 else "A never"
 
 
-def entered(value, saved_hours=None) -> str:
-    """An accuracy at a budget: marked while it is still the shared start's, "ended" past the run's end."""
-    return "ended" if pd.isna(value) else accuracy(value) + (" (start)" if saved_hours == 0 else "")
+def entered(value, step=None) -> str:
+    """An accuracy at a budget: marked while it is still the shared start's (step 0), "ended" past the run's end."""
+    return "ended" if pd.isna(value) else accuracy(value) + (" (start)" if step == 0 else "")
 
 
 def tenths(row) -> str:
@@ -61,12 +66,36 @@ def run_name(row) -> str:
     return f"{row.source}, seed {row.seed}"
 
 
-def spender(kind: str, usd_per_hour: float, published_usd_per_hour: float):
-    """The formatter of hours: with dollars where they apply, at our price or (source "published") at the study's."""
+def timer(per_hour: float):
+    """The formatter of hours in the unit of our axis (`cost.axis`); those of source "published" in hours."""
+
+    def timed(hours, source="here") -> str:
+        return cost.show_hours(hours, 1 if source == "published" else per_hour)
+
+    return timed
+
+
+def pricer(kind: str, price_per_hour: float, currency: str, published_usd_per_hour: float):
+    """The formatter of the price of hours, ours or (source "published") the study's.
+
+    "never" where the hours are missing, a dash where no price applies.
+    """
+
+    def priced(hours, source="here") -> str:
+        where, rate, money = (kind, price_per_hour, currency)
+        if source == "published":
+            where, rate, money = ("cuda", published_usd_per_hour, "USD")
+        amount = cost.price(hours, where, rate)
+        return "never" if pd.isna(hours) and cost.UNITS[where] == "GPU-hours" else cost.show_price(amount, money)
+
+    return priced
+
+
+def spender(timed, priced):
+    """The formatter of hours with their price, where one applies: "0.133 h, $0.59"."""
 
     def spent(hours, source="here") -> str:
-        price = ("cuda", published_usd_per_hour) if source == "published" else (kind, usd_per_hour)
-        return cost.show_cost(hours, *price)
+        return ", ".join(dict.fromkeys(text for text in (timed(hours, source), priced(hours, source)) if text != "-"))
 
     return spent
 
