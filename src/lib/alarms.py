@@ -76,46 +76,54 @@ def collapse(n_steps: int, onset: int) -> np.ndarray:
     return (rate_T - BEFORE) / (1 - BEFORE)
 
 
-def measure(steps: pd.DataFrame, field: str, repeats: int = 500, seed: int = 0) -> dict:
-    """How late the null alarm comes, and how often for nothing, for one field of one recorded run. Seeded.
+def measure(steps: pd.DataFrame, repeats: int = 500, seed: int = 0) -> pd.DataFrame:
+    """How late the null alarm comes, and how often for nothing, a row a field of one recorded run. Seeded.
 
     False alarms: `repeats` runs of as many steps, drawn with replacement from the recorded ones, so that nothing but
     chance can change. Collapses: the same runs with one injected from a random step on (after the baseline, at the
     latest at two thirds of the run): whole groups that have a value in gold, and were not all null, answer null.
-    Returns `false_alarms` and `found` (shares; found: of the runs without an alarm before the onset, those with one
-    after), `delay` and `delay_90` (median and ninth decile over all collapses, in steps; infinite where not found),
-    `null_rate` (of rollouts with a value in gold, at the median alarm, by the shape).
+    Columns: `false_alarms` (share of runs) and `found` (of the runs without an alarm before the onset, the share with
+    one after), `delay` and `delay_90` (median and ninth decile over these, in steps; infinite where not found),
+    `null_rate` (of rollouts with a value in gold, after the median delay, by the shape). The last row, field "any",
+    has the share of runs with a false alarm in any field.
     """
-    random, n_steps = np.random.default_rng([seed, FIELDS.index(field)]), len(steps)
-    groups = int(steps["groups"].min())
+    random, n_steps, groups = np.random.default_rng(seed), len(steps), int(steps["groups"].min())
+    first = baseline_steps(n_steps)
     drawn_R_T = random.integers(n_steps, size=(repeats, n_steps))
-    plain_R_T = excess(steps, field)[drawn_R_T]
-    size = steps["rollouts"] / steps["groups"]
-    free = ((steps["rollouts"] - steps[f"null_expected_{field}"] - steps[f"missing_{field}"]) // size).to_numpy(int)
-    onsets_R = random.integers(baseline_steps(n_steps), max(baseline_steps(n_steps) + 1, 2 * n_steps // 3), repeats)
+    onsets_R = random.integers(first, max(first + 1, 2 * n_steps // 3), repeats)
     chance_R_T = np.stack([collapse(n_steps, onset) for onset in onsets_R])
-    flipped_R_T = random.binomial(free[drawn_R_T], chance_R_T) * (size / steps["rollouts"]).to_numpy()[drawn_R_T]
-    plain, injected = (first_alarms(runs, groups) for runs in (plain_R_T, plain_R_T + flipped_R_T))
-    fair = plain >= onsets_R  # no false alarm before the collapse began
-    delays = np.where(injected < n_steps, injected - onsets_R, np.inf)[fair]
-    row = {"false_alarms": float((plain < n_steps).mean()), "found": float(np.isfinite(delays).mean())}
-    row["delay"], row["delay_90"] = np.quantile(delays, [0.5, 0.9], method="higher")
-    at = np.interp(row["delay"], [0, RISE * n_steps, (RISE + FALL) * n_steps], [BEFORE, PEAK, BEFORE])
-    return row | {"null_rate": float(at) if np.isfinite(row["delay"]) else float("nan")}
+    size = steps["rollouts"] / steps["groups"]
+    rows, any_R = [], np.zeros(repeats, dtype=bool)
+    for field in FIELDS:
+        free = (steps["rollouts"] - steps[f"null_expected_{field}"] - steps[f"missing_{field}"]) // size
+        flipped_R_T = random.binomial(free.to_numpy(int)[drawn_R_T], chance_R_T)
+        added_R_T = flipped_R_T * (size / steps["rollouts"]).to_numpy()[drawn_R_T]
+        plain_R_T = excess(steps, field)[drawn_R_T]
+        plain, injected = (first_alarms(runs, groups) for runs in (plain_R_T, plain_R_T + added_R_T))
+        any_R |= plain < n_steps
+        fair = plain >= onsets_R  # no false alarm before the collapse began
+        delays = np.where(injected < n_steps, injected - onsets_R, np.inf)[fair]
+        row = {"field": field, "false_alarms": (plain < n_steps).mean(), "found": np.isfinite(delays).mean()}
+        row["delay"], row["delay_90"] = np.quantile(delays, [0.5, 0.9], method="higher")
+        if np.isfinite(row["delay"]):
+            chance = collapse(n_steps, 0)[int(row["delay"])]
+            row["null_rate"] = BEFORE + (1 - BEFORE) * chance
+        rows.append(row)
+    return pd.DataFrame([*rows, {"field": "any", "false_alarms": any_R.mean()}])
 
 
 def null_alarm_table(runs: dict[int, pd.DataFrame]) -> pd.DataFrame:
-    """`null_alarms` and `measure` of every field and seed; runs: the step table of each seed. Unmeasurable ones lack.
+    """`null_alarms` and `measure` of every seed; runs: the step table of each. Seeds that cannot be measured lack.
 
     `alarm`: the optimizer step of the first alarm in the run as recorded; missing without one.
     """
-    rows = []
+    tables = []
     for seed, steps in runs.items():
         if measurable(steps):
-            alarms = null_alarms(steps)
-            rows += [{"seed": seed, "field": f, "alarm": alarms[f]} | measure(steps, f, seed=seed) for f in FIELDS]
+            table = measure(steps, seed=seed).assign(seed=seed)
+            tables.append(table.assign(alarm=table["field"].map(null_alarms(steps))))
     columns = ["seed", "field", "alarm", "false_alarms", "found", "delay", "delay_90", "null_rate"]
-    return pd.DataFrame(rows, columns=columns).astype({"alarm": float})
+    return pd.concat(tables)[columns].reset_index(drop=True) if tables else pd.DataFrame(columns=columns)
 
 
 def divergence(arm: compare.Curve, steps: pd.DataFrame, alpha: float) -> pd.DataFrame | None:
