@@ -30,11 +30,13 @@ grpo_cap_hours: float = 2.5  # stop when this many hours are billed
 grpo_save_steps: int = 6  # optimizer steps between checkpoints
 loss_type: str = "dapo"  # TRL's default
 vllm_memory_share: float = 0.3  # share of GPU memory for the colocated engine (vllm only)
+stop_after_dead_steps: int = 0  # end the run after this many optimizer steps in a row without any signal (0: never)
+price_usd_per_hour: float = 0.0  # price of one GPU, for the progress line (USD per hour; 0: none); no part of any run
 
 # %%
 import pandas as pd
 
-from lib import cost, data, decode, evaluate, grpo, plots, records, rewards, runs
+from lib import cost, data, decode, evaluate, grpo, plots, records, rewards, runs, wasted
 from lib.paths import ROOT
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
@@ -50,6 +52,10 @@ if judged_split not in ("heldout", "dev"):
 
 # %%
 pool_size = int((setup.splits["split"] == "pool").sum())
+if stop_after_dead_steps < 0 or price_usd_per_hour < 0:
+    raise ValueError(
+        f"got stop_after_dead_steps {stop_after_dead_steps} and price_usd_per_hour {price_usd_per_hour}; expected 0 or more"
+    )
 if group_size < 2 or not 1 <= prompts_per_step <= pool_size or grpo_steps < 1 or micro_batch_rollouts < 1:
     raise ValueError(
         f"got group_size {group_size}, prompts_per_step {prompts_per_step}, grpo_steps {grpo_steps} and "
@@ -96,6 +102,7 @@ run = runs.open_run(
         reward=rewards.formula(),
         grpo_cap_hours=grpo_cap_hours,
         vllm_memory_share=vllm_memory_share,
+        stop_after_dead_steps=stop_after_dead_steps,
     ),
     trainer=("GRPOConfig", config),
 )
@@ -153,6 +160,7 @@ if run.live:
             )
             set_seed(seed)  # the colocated engine seeds itself with 0 whatever the run's seed is
             grpo.observe(trainer, run)
+            wasted.watch(trainer, run, stop_after_dead_steps, price_usd_per_hour)
             run.watch(trainer, grpo.phases(trainer))
             run.stop_at_cap(trainer, grpo_cap_hours)
         trainer.train(resume_from_checkpoint=run.resume_from())

@@ -4,8 +4,7 @@ import pandas as pd
 
 from lib import compare
 from lib.data import FIELDS
-
-MISTAKES = ("missing", "wrong", "spurious")
+from lib.diagnose import MISTAKES
 
 
 def by_checkpoint(run, start) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import pandas as pd
 from lib import data
 from lib.paths import RESULTS, ROOT, RUNS
 
-TABLES = ("steps", "phases", "checkpoints", "predictions", "rollouts", "splits")
+TABLES = ("steps", "phases", "checkpoints", "predictions", "rollouts", "splits", "likelihood")
 VERDICTS = ("right", "wrong", "missing", "spurious")
 
 
@@ -48,6 +48,7 @@ class Record:
     predictions = cached_property(lambda self: self.table("predictions"))
     rollouts = cached_property(lambda self: self.table("rollouts"))
     splits = cached_property(lambda self: self.table("splits"))
+    likelihood = cached_property(lambda self: self.table("likelihood"))
 
     @property
     def weights(self) -> Path:
