@@ -1,4 +1,4 @@
-"""Alarms of a GRPO run, each by a rule that was fixed before it was measured: null answers, and reward against accuracy.
+"""Alarms of a GRPO run, by rules that were fixed before they were measured: null answers; reward against accuracy.
 
 Null answers: a one-sided CUSUM (Page 1954, Biometrika 41, 100-115) on each field's excess of null answers, null answers
 minus nulls in gold, as a share of the step's rollouts. The first steps give its mean and standard deviation z is made
@@ -17,7 +17,7 @@ from lib.data import FIELDS
 # mean of ten steps is itself uncertain by a third of a standard deviation, and the collapse to be found is large.
 SLACK, THRESHOLD = 1.0, 5.0
 BASELINE_STEPS, BASELINE_SHARE = 10, 0.1  # a tenth of the run's steps, at least ten
-# Rollouts of a group answer alike, so a deviation below half a group says nothing: the standard deviation is no smaller.
+# Rollouts of a group answer alike: half a group is the smallest standard deviation that is believed.
 LEAST_GROUPS = 0.5
 
 # The published collapse: a field with a value in 258 held-out documents was answered null in 11 of them at step 150, in

@@ -78,8 +78,9 @@ def step_counts(rollouts):
     """What the rollouts of each step say: one row a step.
 
     Groups are constant by max == min of their rewards (a standard deviation computed in float32 misses some). One is
-    all right, all wrong (no rollout exact), or in between. Counts a field: null_ (answered null in valid
-    rollouts), null_expected_ (null in gold, all rollouts), wrong_, spurious_, missing_ (verdicts).
+    all right, all wrong (no rollout exact; counted as between too where some field is right), or neither. Counts a
+    field: null_ (answered null in valid rollouts), null_expected_ (null in gold, all rollouts), wrong_, spurious_,
+    missing_ (verdicts).
     """
     import pandas as pd
 
@@ -87,8 +88,9 @@ def step_counts(rollouts):
     for step, table in rollouts.groupby("step"):
         rewards = table.groupby("group")["reward"].agg(["min", "max"])
         constant = rewards["min"] == rewards["max"]
-        right = (table[[f"{f}_verdict" for f in FIELDS]] == "right").all(axis=1)
-        all_right = right.groupby(table["group"]).agg(["min", "max"])
+        right = table[[f"{f}_verdict" for f in FIELDS]] == "right"
+        all_right = right.all(axis=1).groupby(table["group"]).agg(["min", "max"])
+        some_right = right.any(axis=1).groupby(table["group"]).max()
         row = {
             "step": step,
             "rollouts": len(table),
@@ -98,6 +100,7 @@ def step_counts(rollouts):
             "groups_all_wrong": int((~all_right["max"]).sum()),
             "zero_variance_all_right": int((constant & all_right["min"]).sum()),
             "zero_variance_all_wrong": int((constant & ~all_right["max"]).sum()),
+            "zero_variance_between": int((constant & ~all_right["max"] & some_right).sum()),
             "prompt_tokens": int(table["prompt_tokens"].sum()),
             "completion_tokens": int(table["completion_tokens"].sum()),
         }

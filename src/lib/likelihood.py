@@ -72,8 +72,8 @@ def checkpoints(run, checkpoints: dict, sets: dict, greedy: dict, base: Path, dt
             path = done / f"{step}.json"
             if not path.exists():
                 model = decode.load_policy(base, folder, dtype)
-                rows = [row for name, pairs in sets.items() for row in _judged(model, tokenizer, name, pairs, greedy[step])]
-                clock.write_json(path, rows)
+                by_set = [_judged(model, tokenizer, name, pairs, greedy[step]) for name, pairs in sets.items()]
+                clock.write_json(path, sum(by_set, []))
                 del model
             tables.append(pd.DataFrame(json.loads(path.read_text())).assign(step=step))
     table = pd.concat(tables, ignore_index=True)
