@@ -54,7 +54,7 @@ if judged_split not in ("heldout", "dev"):
 pool_size = int((setup.splits["split"] == "pool").sum())
 if stop_after_dead_steps < 0 or price_usd_per_hour < 0:
     raise ValueError(
-        f"got stop_after_dead_steps {stop_after_dead_steps}, price_usd_per_hour {price_usd_per_hour}; expected 0 or more"
+        f"got stop_after_dead_steps {stop_after_dead_steps}, price_usd_per_hour {price_usd_per_hour}; expected 0 or up"
     )
 if group_size < 2 or not 1 <= prompts_per_step <= pool_size or grpo_steps < 1 or micro_batch_rollouts < 1:
     raise ValueError(

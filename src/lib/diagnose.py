@@ -95,7 +95,7 @@ def group_signal(steps: pd.DataFrame) -> dict:
 
 
 def kinds_of_groups(steps: pd.DataFrame) -> dict[str, pd.Series]:
-    """Zero-variance groups by step: `right` (all exact), `between` (none exact, some field right), `wrong` (no field)."""
+    """Zero-variance groups by step: `right` (all exact), `between` (none exact, a field right), `wrong` (no field)."""
     right, none, between = (column(steps, f"zero_variance_{kind}") for kind in ("all_right", "all_wrong", "between"))
     return {"right": right, "between": between, "wrong": none - between}
 

@@ -105,6 +105,16 @@ def splits(setup: Record) -> dict[str, list[dict]]:
     return found
 
 
+def heldout_at_hand(setup: Record) -> dict[str, dict]:
+    """The held-out documents by id where they are invented, so that anyone has them; else, or if changed, none."""
+    if setup.info["parameters"].get("source") != "synthetic":
+        return {}
+    try:
+        return {document["id"]: document for document in splits(setup)["heldout"]}
+    except ValueError:  # other documents than the recorded ones: their texts would mislead
+        return {}
+
+
 def other_documents(profile: str, documents: list[dict], name: str) -> str:
     """An error text for a source whose content is not the expected one: how far it is from the recorded splits."""
     text = f"{name}: its content is not what documents_sha256 says"

@@ -51,7 +51,7 @@ def watch(trainer, run, stop_after_dead_steps: int = 0, usd_per_hour: float = 0.
         def on_step_end(self, args, state, control, **kwargs):
             self.dead_steps = self.dead_steps + 1 if now["share"] == 1 else 0
             if stop_after_dead_steps and self.dead_steps >= stop_after_dead_steps:
-                progress(f"{run.name}: no signal in {self.dead_steps} steps in a row, ended at step {state.global_step}")
+                progress(f"{run.name}: no signal in {self.dead_steps} steps in a row: ended at {state.global_step}")
                 control.should_save = control.should_training_stop = True
 
         def on_log(self, args, state, control, logs=None, **kwargs):
