@@ -36,7 +36,21 @@ import math
 import pandas as pd
 
 from lib import clock as clocks
-from lib import cost, data, decode, evaluate, likelihood, plots, records, rewards, runs
+from lib import (
+    compare,
+    cost,
+    data,
+    decode,
+    errors,
+    evaluate,
+    layouts,
+    likelihood,
+    plots,
+    preference,
+    records,
+    rewards,
+    runs,
+)
 from lib.paths import ROOT
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
@@ -286,6 +300,50 @@ plots.table(
     ends.round(3).rename_axis("measure").reset_index(),
     "dpo_ends",
     "Means over the first and last tenth of the steps (nats).",
+)
+
+# %% [markdown]
+# A training batch is new at every step, and has been trained on. So: the same pairs at every checkpoint, judged after
+# the run, training pairs and held-out ones. A margin can grow because the chosen answer gains, or because the rejected
+# one falls: *from rejected falling* is that share, above 100% where the chosen answer fell too. The two alarms are
+# defined in `lib.preference`; the greedy answer's log-prob says how sure a checkpoint is of what it answers itself.
+
+# %% tags=["hide-input"]
+if record.has("likelihood"):
+    moved = preference.by_checkpoint(record.likelihood)
+    alarms = preference.alarms(moved, compare.curve(record, start), judged_split)
+    told = alarms[["set", "step", "exact", "displaced", "parted"]]
+    moved = moved[moved["step"] > 0].merge(told, on=["set", "step"], how="left").assign(seed=seed)
+    found = plots.picture(
+        plots.dpo_pairs(moved),
+        "Three line charts by checkpoint: change of log-prob of chosen and rejected answers; share of pairs preferred "
+        "and of exact records; log-prob of the greedy answer.",
+        f"Arm B, seed {seed}: fixed pairs at every checkpoint, against the shared start.",
+    )
+else:
+    moved, found = None, plots.absent("This record is from before fixed pairs were judged at every checkpoint.")
+found
+
+# %% tags=["hide-input"]
+if moved is not None:
+    found = plots.table(
+        plots.lay_out(moved, layouts.DPO_PAIRS),
+        "dpo_pairs",
+        "Every checkpoint against the shared start, in nats. Exact: share of all judged documents.",
+        csv=moved,
+    )
+found
+
+# %% [markdown]
+# Which fields go wrong, by checkpoint (missing / wrong / spurious; step 0 is the shared start):
+
+# %% tags=["hide-input"]
+counts = errors.by_checkpoint(record, start)
+plots.table(
+    plots.lay_out(counts, layouts.MISTAKES_BY_CHECKPOINT),
+    "dpo_errors",
+    f"Arm B, seed {seed}: fields gone wrong, of {counts['n'].iloc[-1]} documents.",
+    csv=counts,
 )
 
 # %% [markdown]

@@ -36,7 +36,23 @@ price_usd_per_hour: float = 0.0  # price of one GPU, for the progress line (USD 
 # %%
 import pandas as pd
 
-from lib import cost, data, decode, evaluate, grpo, plots, records, rewards, runs, wasted
+from lib import (
+    alarms,
+    compare,
+    cost,
+    data,
+    decode,
+    diagnose,
+    errors,
+    evaluate,
+    grpo,
+    layouts,
+    plots,
+    records,
+    rewards,
+    runs,
+    wasted,
+)
 from lib.paths import ROOT
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
@@ -208,7 +224,9 @@ plots.table(
 # ## Diagnostics: groups without signal
 #
 # A group whose rollouts all earn the same reward has advantage 0 in every rollout: it is generated, forwarded and
-# back-propagated for nothing. Groups are counted by maximum = minimum of their rewards.
+# back-propagated for nothing. Groups are counted by maximum = minimum of their rewards. Their share of each step's
+# seconds is booked as wasted, and shown in the terminal while the run goes on; with `stop_after_dead_steps` a run ends
+# that has had nothing to learn from for so many steps.
 
 # %% tags=["hide-input"]
 lines = record.steps.assign(seed=seed, zero_variance=record.steps["zero_variance_groups"] / record.steps["groups"])
@@ -221,6 +239,29 @@ plots.picture(
 # %% tags=["hide-input"]
 zero_gradient = int((record.steps["grad_norm"] == 0).sum())
 print(f"Steps whose gradient norm is exactly 0: {zero_gradient} of {len(record.steps)}.")
+print(wasted.sentence(record.steps, stop_after_dead_steps))
+
+# %% [markdown]
+# All measures of the signal in the first, the middle and the last tenth of the steps. *Equal in between*: no rollout of
+# the group is an exact record, but some field is right. Importance ratios exist only with a generating engine.
+
+# %% tags=["hide-input"]
+tenths = diagnose.signal_tenths(diagnose.constant_groups(record))
+plots.table(plots.lay_out(tenths, layouts.TENTHS), "grpo_signal", f"Arm C, seed {seed}: means over tenths.", csv=tenths)
+
+# %% [markdown]
+# ## Diagnostics: reward against accuracy
+#
+# The alarm goes off at a checkpoint with significantly fewer exact records than the best one before it, while the
+# reward has not fallen (`lib.alarms.divergence` states the rule).
+
+# %% tags=["hide-input"]
+points = alarms.divergence(compare.curve(record, start), record.steps, alpha=0.05).assign(seed=seed)
+plots.picture(
+    plots.reward_and_accuracy(lines, points),
+    "Line chart by optimizer step: reward of the rollouts, and share of exact records at each checkpoint.",
+    f"Arm C, seed {seed}: reward of the rollouts, and exact records of {judged_split}.",
+)
 
 # %% [markdown]
 # ## Diagnostics: what the reward can hide
@@ -229,14 +270,44 @@ print(f"Steps whose gradient norm is exactly 0: {zero_gradient} of {len(record.s
 # the rollouts whose gold is null.
 
 # %% tags=["hide-input"]
-rates = record.steps[["step"]].assign(seed=seed)
-for field in data.FIELDS:
-    for kind in ("null", "null_expected"):
-        rates[f"{kind}_{field}"] = record.steps[f"{kind}_{field}"] / record.steps["rollouts"]
+rates = diagnose.smooth(diagnose.null_shares(record.steps), 5).assign(seed=seed)
+raised = alarms.null_alarms(record.steps) if alarms.measurable(record.steps) else {}
 plots.picture(
-    plots.null_rates(rates, list(data.FIELDS)),
+    plots.field_rates(
+        rates,
+        list(data.FIELDS),
+        {"null": "answered null", "null_expected": "gold is null"},
+        [(field, seed, step) for field, step in raised.items() if step],
+    ),
     "Five line charts by optimizer step, one a field: share of rollouts that answer null, and share with null in gold.",
-    f"Arm C, seed {seed}: null answers a field, and null in gold.",
+    f"Arm C, seed {seed}: null answers a field, and null in gold; moving average over 5 steps.",
+)
+
+# %% tags=["hide-input"]
+plots.picture(
+    plots.field_rates(
+        rates,
+        list(data.FIELDS),
+        {
+            "missing": "null, gold has a value",
+            "wrong": "another value than gold's",
+            "spurious": "a value, gold is null",
+        },
+    ),
+    "Five line charts by optimizer step, one a field: shares of rollouts whose field is missing, wrong or spurious.",
+    f"Arm C, seed {seed}: mistakes a field; moving average over 5 steps.",
+)
+
+# %% [markdown]
+# Which fields go wrong on the judged documents, by checkpoint (missing / wrong / spurious; step 0 is the shared start):
+
+# %% tags=["hide-input"]
+counts = errors.by_checkpoint(record, start)
+plots.table(
+    plots.lay_out(counts, layouts.MISTAKES_BY_CHECKPOINT),
+    "grpo_errors",
+    f"Arm C, seed {seed}: fields gone wrong, of {counts['n'].iloc[-1]} documents.",
+    csv=counts,
 )
 
 # %% [markdown]

@@ -148,6 +148,12 @@ DPO_PAIRS = (
     }
 )
 
+MISTAKES_BY_CHECKPOINT = (
+    {"step": lambda row: str(row.step)}
+    | fields(("name", *NULLABLE), lambda row, field: " / ".join(str(getattr(row, f"{field}_{m}")) for m in MISTAKES))
+    | columns({"invalid": "invalid"}, str)
+)
+
 FIELD_CHANGES = (
     {"seed": lambda row: str(row.seed), "field": lambda row: row.field.replace("_", " ")}
     | {m: lambda row, m=m: f"{getattr(row, f'{m}_first')} to {getattr(row, f'{m}_last')}" for m in MISTAKES}
@@ -185,6 +191,10 @@ def signal(seeds) -> dict:
 
     return {"first / middle / last tenth": lambda row: row.measure} | {f"seed {seed}": cell(seed) for seed in seeds}
 
+
+TENTHS = {"measure": lambda row: row.measure} | {
+    f"{at} tenth": only(at, lambda value: number(value, ".3g")) for at in ("first", "middle", "last")
+}
 
 NULL_ALARM = {
     "seed": lambda row: str(row.seed),

@@ -5,10 +5,16 @@ A formatter takes one value and gives a text; a missing value is "-" or "not mea
 """
 
 import pandas as pd
-from myst_nb import glue
 
 from lib import cost, plots
 from lib.outcomes import by_seed
+
+
+def glue(key: str, value, display: bool = True) -> None:
+    """MyST-NB's glue, imported late: a machine that trains needs this module's formats, and may lack MyST-NB."""
+    from myst_nb import glue as hand_over
+
+    hand_over(key, value, display=display)
 
 
 def number(value, form: str) -> str:

@@ -66,10 +66,10 @@ def watch(trainer, run, stop_after_dead_steps: int = 0, usd_per_hour: float = 0.
     trainer.add_callback(Signal())
 
 
-def sentence(steps, stop_after_dead_steps: int) -> str | None:
-    """What a finished run wasted, from its step table; None for a record from before this was measured."""
+def sentence(steps, stop_after_dead_steps: int) -> str:
+    """What a finished run wasted on groups without signal, from its step table, and whether the rule ended it."""
     if "wasted_s" not in steps:
-        return None
+        return "What groups without signal wasted was not measured in this run."
     text = f"Wasted on groups without signal: {steps['wasted_s'].sum():.1f} s"
     last = int(steps["dead_steps"].iloc[-1])
     if stop_after_dead_steps and last >= stop_after_dead_steps:
