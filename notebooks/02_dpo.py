@@ -310,10 +310,7 @@ plots.table(
 
 # %% tags=["hide-input"]
 if record.has("likelihood"):
-    moved = preference.by_checkpoint(record.likelihood)
-    alarms = preference.alarms(moved, compare.curve(record, start), judged_split)
-    told = alarms[["set", "step", "exact", "displaced", "parted"]]
-    moved = moved[moved["step"] > 0].merge(told, on=["set", "step"], how="left").assign(seed=seed)
+    moved = preference.with_alarms(record.likelihood, compare.curve(record, start), judged_split).assign(seed=seed)
     found = plots.picture(
         plots.dpo_pairs(moved),
         "Three line charts by checkpoint: change of log-prob of chosen and rejected answers; share of pairs preferred "
@@ -327,7 +324,7 @@ found
 # %% tags=["hide-input"]
 if moved is not None:
     found = plots.table(
-        plots.lay_out(moved, layouts.DPO_PAIRS),
+        plots.lay_out(moved[moved["step"] > 0], layouts.DPO_PAIRS),
         "dpo_pairs",
         "Every checkpoint against the shared start, in nats. Exact: share of all judged documents.",
         csv=moved,

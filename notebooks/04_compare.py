@@ -359,58 +359,53 @@ show.figure(
 # needs a test below `preference.ALPHA` at that checkpoint, on held-out documents.
 
 # %%
-moved = {seed: preference.by_checkpoint(run.likelihood) for seed, run in of_dpo.items() if run.has("likelihood")}
-alarmed = {seed: preference.alarms(table, curves["dpo", seed]) for seed, table in moved.items()}
-pairs_moved = pd.concat(
-    [
-        table[table["step"] > 0]
-        .merge(alarmed[seed][["set", "step", "exact", "displaced", "parted"]], on=["set", "step"], how="left")
-        .assign(seed=seed)
-        for seed, table in moved.items()
-    ]
-    or [pd.DataFrame(columns=["seed", "set", "step"])]
-)
+moved = {
+    seed: preference.with_alarms(run.likelihood, curves["dpo", seed]).assign(seed=seed)
+    for seed, run in of_dpo.items()
+    if run.has("likelihood")
+}
+heldout = {seed: rows for seed, table in moved.items() if len(rows := table[table["set"] == "heldout"])}
 
 # %% tags=["hide-input"]
 if moved:
-    by_set = pairs_moved.groupby(["seed", "set"], sort=False)
+    by_set = pd.concat(moved.values()).query("step > 0").groupby(["seed", "set"], sort=False)
     show.table(
         "dpo_pairs",
         pd.concat([rows.iloc[sorted({0, (len(rows) - 1) // 2, len(rows) - 1})] for _, rows in by_set]),
         "Fixed pairs at the first, the middle and the last checkpoint, against the shared start (nats). Exact: of all "
         "held-out documents. All checkpoints are in the download.",
         layouts.DPO_PAIRS,
-        csv=pairs_moved,
+        csv=pd.concat(moved.values()),
     )
 else:
     show.missing("table_dpo_pairs", "Fixed pairs were not judged by checkpoint in these runs.")
 show.figure(
     "dpo_pairs",
     plots.dpo_pairs,
-    [pairs_moved] if moved else [],
+    list(moved.values()),
     alt="Three line charts by checkpoint: change of the log-prob of chosen and rejected answers, share of held-out "
     "pairs that prefer the chosen one with share of exact records, and log-prob of the greedy answer.",
     caption="Fixed pairs judged at every checkpoint. Left: against the shared start. Middle: grey is a coin. "
     "Right: how likely the checkpoint finds what it answers itself.",
     absent="Fixed pairs were not judged by checkpoint in these runs.",
 )
-heldout = {seed: table[table["set"] == "heldout"].iloc[-1] for seed, table in pairs_moved.groupby("seed")}
 
 
 def per_dpo_seed(tell):
-    """A phrase over the DPO seeds; `tell` of a seed."""
-    return across_seeds({seed: tell(seed) if seed in heldout else None for seed in of_dpo}, "not measured")
+    """A phrase over the DPO seeds; `tell` of a seed's checkpoints on held-out pairs, without the start."""
+    told = {s: tell(heldout[s][heldout[s]["step"] > 0]) if s in heldout else None for s in of_dpo}
+    return across_seeds(told, "not measured")
 
 
 show.notes(
     {
-        "dpo_displaced": per_dpo_seed(lambda seed: preference.alarm_phrase(alarmed[seed], "displaced")),
-        "dpo_parted": per_dpo_seed(lambda seed: preference.alarm_phrase(alarmed[seed], "parted")),
+        "dpo_displaced": per_dpo_seed(lambda rows: preference.alarm_phrase(rows, "displaced")),
+        "dpo_parted": per_dpo_seed(lambda rows: preference.alarm_phrase(rows, "parted")),
         "dpo_heldout": per_dpo_seed(
-            lambda seed: "chosen {chosen:+.2f}, rejected {rejected:+.2f} nats".format(**heldout[seed])
+            lambda rows: "chosen {chosen:+.2f}, rejected {rejected:+.2f} nats".format(**rows.iloc[-1])
         ),
         "dpo_pushed_down": by_seed({r.seed: percent(r.pushed_down, ".0%") for r in dpo.itertuples()}) or "not measured",
-        "dpo_heldout_pushed_down": per_dpo_seed(lambda seed: percent(heldout[seed]["pushed_down"], ".0%")),
+        "dpo_heldout_pushed_down": per_dpo_seed(lambda rows: percent(rows["pushed_down"].iloc[-1], ".0%")),
         "dpo_alarm_level": preference.ALPHA,
     }
 )

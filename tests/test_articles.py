@@ -111,7 +111,9 @@ def test_a_changed_number_moves_what_depends_on_it_and_nothing_else():
     moved = {key for key in base if base[key] != other[key]}
     of_generation = {"bill_generation", "bill_most", "figure_bill", "table_bill"}
     of_dpo = {"last_dpo", "gain_dpo", "dpo_task", "table_final", "table_equal_spend", "table_pairs", "table_errors"}
-    assert moved == of_generation | of_dpo | {"figure_cost_curves", "places_share"}
+    of_dpo |= {"table_dpo_fields", "dpo_worse", "table_dpo_pairs", "figure_dpo_pairs", "figure_mistakes"}
+    of_all = {"figure_cost_curves", "places_share", "ceiling", "table_ceiling"}
+    assert moved == of_generation | of_dpo | of_all | {"table_ceiling_examples"}
 
 
 def test_a_small_study_on_a_cpu_says_what_it_has_not():
@@ -127,8 +129,24 @@ def test_a_small_study_on_a_cpu_says_what_it_has_not():
     assert glued["dpo_verdict"] == "DPO's log-probs were not measured"
     assert "not shown in 1 of 2 seeds, not measured in 1" in glued["table_claims_cost_curves"]
     assert "were not measured" in glued["figure_groups"] + glued["figure_nulls"]
+    for key in ("dpo_displaced", "dpo_parted", "wasted", "null_alarm_raised", "divergence"):
+        assert glued[key] == "not measured", key
+    for key in ("table_dpo_pairs", "figure_dpo_pairs", "table_null_alarm", "figure_reward", "table_divergence"):
+        assert "absent" in glued[key], key
     assert "not measured" in glued["figure_dpo"]
     assert glued["zero_variance"].startswith("not measured")
+
+
+def test_alarms_and_waste_are_told_by_seed():
+    glued = study("base")
+    assert glued["dpo_displaced"] == "at 3 of 3 checkpoints, first at step 10"
+    assert glued["dpo_parted"].startswith("at 1 of 3 checkpoints, first at step 30 (seed 0)")  # -6 points; seed 1: -8
+    assert glued["dpo_pushed_down"] == "150% (seed 0), 150% (seed 1)"
+    # 20 steps of 10 s, zero-variance groups of 16 as in the steps: 145 s of 900
+    assert glued["wasted"] == "0.0403 h (145 s), $0.18, 16.1% of the bill"
+    assert "importance ratio, mean" not in glued["table_signal"]  # no run logged one
+    assert glued["null_alarm_raised"] == "in no field" and glued["divergence"] == "at none of 4 checkpoints"
+    assert "not at hand" in glued["table_ceiling_examples"]  # made-up records have no documents
 
 
 def test_what_a_test_does_not_show_is_not_said():

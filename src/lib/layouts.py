@@ -144,7 +144,7 @@ DPO_PAIRS = (
         "preference accuracy": lambda row: number(row.preference, ".2f"),
         "greedy answer, per token": lambda row: number(row.greedy_token, ".3f"),
         "exact": lambda row: number(row.exact, ".4f"),
-        "alarm": lambda row: ", ".join(a for a in ("displaced", "parted") if getattr(row, a) is True) or "-",
+        "alarm": lambda row: ", ".join(a for a in ("displaced", "parted") if getattr(row, a) == 1) or "-",
     }
 )
 

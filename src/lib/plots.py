@@ -218,7 +218,9 @@ def mistakes_by_checkpoint(counts: pd.DataFrame, fields: list[str], names: dict[
             for seed, line in counts[counts["arm"] == arm].groupby("seed"):
                 for kind, colour in kinds.items():
                     axis.plot(line["step"], line[f"{field}_{kind}"], seed_style(seed), color=colour)
-            axis.set_ylim(bottom=0)
+        most = counts[[f"{field}_{kind}" for kind in kinds]].max(axis=None)
+        row[0].set_ylim(0, max(2, 1.08 * most))  # for the whole row: a limit set panel by panel would cut the next
+        row[0].yaxis.set_major_locator(MaxNLocator(4, integer=True))
         row[0].set_ylabel(f"{field.replace('_', ' ')}\n(documents)")
     for axis, arm in zip(axes[0], arms, strict=True):
         axis.set_title(names[arm], loc="left")

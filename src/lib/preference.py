@@ -90,6 +90,18 @@ def alarms(moved: pd.DataFrame, arm: compare.Curve, judged: str = "heldout") -> 
     )
 
 
+def with_alarms(table: pd.DataFrame, arm: compare.Curve, judged: str = "heldout") -> pd.DataFrame:
+    """`by_checkpoint` of a likelihood table, the start too, with `exact` and the columns of `alarms`.
+
+    Those are known of the set `judged` alone, and stay missing elsewhere; the start has no alarm.
+    """
+    moved = by_checkpoint(table)
+    told = alarms(moved, arm, judged)[["set", "step", "exact", "exact_p", "displaced", "parted"]]
+    joined = moved.merge(told, on=["set", "step"], how="left")
+    joined.loc[(joined["set"] == judged) & (joined["step"] == 0), "exact"] = arm.points["accuracy"][0]
+    return joined
+
+
 def alarm_phrase(rows: pd.DataFrame, alarm: str) -> str:
     """At how many checkpoints an alarm (a bool column) went off, and first where, as a phrase."""
     on = rows[rows[alarm]]
