@@ -448,7 +448,13 @@ show.table(
     "one of the two only.",
     layouts.FIELD_CHANGES,
 )
-show.note("dpo_worse", by_seed({seed: errors.most_worse(rows) for seed, rows in field_changes.groupby("seed")}))
+by_seed_rows = dict(list(field_changes.groupby("seed")))
+show.notes(
+    {
+        "dpo_worse": by_seed({seed: errors.most_worse(rows) for seed, rows in by_seed_rows.items()}),
+        "dpo_fields_worse": across_seeds({s: errors.shown_worse(r, alpha) for s, r in by_seed_rows.items()}, "none"),
+    }
+)
 
 # %% [markdown]
 # By checkpoint, for every arm.

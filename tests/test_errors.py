@@ -51,6 +51,9 @@ def test_field_changes_pair_documents_and_name_the_mistake_that_grew():
     assert (row.missing_first, row.missing_last, row.left_better, row.right_better) == (1, 2, 1, 2)
     assert row.p == 1.0
     assert changes.loc["name", "right_better"] == 1
+    assert errors.shown_worse(changes.reset_index(), 0.05) == "none"  # one document shows nothing
+    told = changes.reset_index().assign(p_holm=0.01)
+    assert errors.shown_worse(told, 0.05) == "name, death place"
     assert errors.most_worse(changes.reset_index()) == "wrong name, 0 to 1"
     same = errors.field_changes({0: record(start)}, {0: record(start)})
     assert errors.most_worse(same) == "no kind of mistake grew in any field"

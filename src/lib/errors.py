@@ -56,6 +56,12 @@ def most_worse(rows: pd.DataFrame) -> str:
     return f"{mistake} {field.replace('_', ' ')}, {row[f'{mistake}_first']} to {row[f'{mistake}_last']}"
 
 
+def shown_worse(rows: pd.DataFrame, alpha: float) -> str:
+    """Fields with significantly fewer documents right than at the start, after Holm, as a phrase; rows of one seed."""
+    worse = rows[(rows["p_holm"] < alpha) & (rows["left_better"] < rows["right_better"])]["field"]
+    return ", ".join(field.replace("_", " ") for field in worse) or "none"
+
+
 def shared(last: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """Fields that no arm has right at its last checkpoint: one row a document and field.
 

@@ -22,6 +22,9 @@ PALETTE = sns.color_palette("colorblind")
 ARM_COLOURS = {"sft": PALETTE[0], "dpo": PALETTE[1], "grpo": PALETTE[2]}
 SEED_STYLES = ["-", "--", ":", "-."]
 GREY = "0.45"
+# How a field was answered: one colour everywhere.
+ANSWER_COLOURS = {"null": PALETTE[7], "null_expected": PALETTE[2], "missing": PALETTE[4], "wrong": PALETTE[3]}
+ANSWER_COLOURS["spurious"] = PALETTE[0]
 
 matplotlib.rcParams.update(
     {
@@ -142,22 +145,21 @@ def field_rates(lines: pd.DataFrame, fields: list[str], kinds: dict[str, str], a
     """Shares of rollouts by step, one panel a field; the sixth place of two rows by three has the legend.
 
     lines: one row a step: `seed`, `step`, and `<kind>_<field>` (shares of the step's rollouts, smoothed if they are to
-    be). kinds: kind -> its name in the legend. alarms: (field, seed, step), drawn as vertical lines.
+    be). kinds: kind (of ANSWER_COLOURS) -> its name in the legend. alarms: (field, seed, step), drawn as vertical lines.
     """
-    colours = dict(zip(kinds, (PALETTE[3], PALETTE[0], PALETTE[4], PALETTE[1]), strict=False))
     across = 3
     figure, axes = plt.subplots(-(-(len(fields) + 1) // across), across, figsize=(10, 6), layout="constrained")
     axes = axes.flatten()
     for axis, field in zip(axes, fields, strict=False):
         for seed, line in lines.groupby("seed"):
-            for kind, colour in colours.items():
-                axis.plot(line["step"], 100 * line[f"{kind}_{field}"], seed_style(seed), color=colour)
+            for kind in kinds:
+                axis.plot(line["step"], 100 * line[f"{kind}_{field}"], seed_style(seed), color=ANSWER_COLOURS[kind])
         for _, seed, step in (alarm for alarm in alarms if alarm[0] == field):
             axis.axvline(step, color="black", linestyle=seed_style(seed), linewidth=1)
         axis.set_title(field.replace("_", " "), loc="left")
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, max(5, 105 * lines[[f"{kind}_{field}" for kind in kinds]].max(axis=None)))
         axis.set_ylabel("rollouts (%)")
-    names = [Line2D([], [], color=colours[kind], label=label) for kind, label in kinds.items()]
+    names = [Line2D([], [], color=ANSWER_COLOURS[kind], label=label) for kind, label in kinds.items()]
     names += seed_handles(sorted(lines["seed"].unique()))
     if alarms:
         names.append(Line2D([], [], color="black", linewidth=1, label="null alarm (seed by style)"))
@@ -208,7 +210,7 @@ def mistakes_by_checkpoint(counts: pd.DataFrame, fields: list[str], names: dict[
     counts: one row a checkpoint: `arm`, `seed`, `step`, `<field>_missing`, `<field>_wrong`, `<field>_spurious`.
     """
     arms = [arm for arm in names if arm in set(counts["arm"])]
-    kinds = {"missing": PALETTE[4], "wrong": PALETTE[3], "spurious": PALETTE[0]}
+    kinds = {kind: ANSWER_COLOURS[kind] for kind in ("missing", "wrong", "spurious")}
     size = (10, 0.8 + 1.75 * len(fields))
     figure, axes = plt.subplots(
         len(fields), len(arms), figsize=size, sharey="row", sharex="col", squeeze=False, layout="constrained"
