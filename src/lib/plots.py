@@ -145,7 +145,7 @@ def field_rates(lines: pd.DataFrame, fields: list[str], kinds: dict[str, str], a
     """Shares of rollouts by step, one panel a field; the sixth place of two rows by three has the legend.
 
     lines: one row a step: `seed`, `step`, and `<kind>_<field>` (shares of the step's rollouts, smoothed if they are to
-    be). kinds: kind (of ANSWER_COLOURS) -> its name in the legend. alarms: (field, seed, step), drawn as vertical lines.
+    be). kinds: kind (of ANSWER_COLOURS) -> its name in the legend. alarms: (field, seed, step), as vertical lines.
     """
     across = 3
     figure, axes = plt.subplots(-(-(len(fields) + 1) // across), across, figsize=(10, 6), layout="constrained")
