@@ -310,8 +310,9 @@ print(tuning)
 # ### DPO: its own measures against the task
 #
 # Means over the first and the last tenth of the steps. Log-probs are sums over a completion, in nats, averaged over the
-# batch; per token beside, because a sum also falls when completions get longer. What happened to the task is the test
-# of the last checkpoint against the start.
+# batch; per token beside, because a sum also falls when completions get longer. The tenths hold other pairs, so whether
+# answers got less likely is read off the rewards of the last one: beta times the change against the start, on the same
+# pairs. What happened to the task is the test of the last checkpoint against the start.
 
 # %%
 dpo = pd.DataFrame([{"seed": seed} | diagnose.dpo_ends(run.steps) for seed, run in of_dpo.items()])

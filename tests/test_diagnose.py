@@ -15,20 +15,21 @@ def test_tenths_are_means_of_whole_steps():
     assert diagnose.tenths(pd.Series([2.0])) == (2, 2, 2)
 
 
-def dpo_steps(chosen, rejected, accuracy):
-    return pd.DataFrame({"chosen_logp": chosen, "rejected_logp": rejected, "accuracy": accuracy})
+def dpo_steps(chosen, rejected, accuracy, logps=(-1, -3)):
+    steps = pd.DataFrame({"chosen_reward": [0.0, chosen], "rejected_reward": [0.0, rejected], "accuracy": accuracy})
+    return steps.assign(chosen_logp=logps, rejected_logp=logps)
 
 
-def test_displacement_needs_both_log_probs_down_and_preference_up():
-    assert diagnose.dpo_ends(dpo_steps([-1, -3], [-3, -9], [0.5, 0.7]))["displaced"] is True
-    assert diagnose.dpo_ends(dpo_steps([-1, -1], [-3, -9], [0.5, 0.7]))["displaced"] is False
-    assert diagnose.dpo_ends(dpo_steps([-1, -3], [-3, -9], [0.7, 0.5]))["displaced"] is False
+def test_displacement_needs_both_less_likely_than_at_the_start_and_preference_up():
+    assert diagnose.dpo_ends(dpo_steps(-0.2, -0.6, [0.5, 0.7]))["displaced"] is True
+    # other pairs in the last tenth, with lower log-probs: these very pairs got likelier
+    assert diagnose.dpo_ends(dpo_steps(0.1, -0.6, [0.5, 0.7], logps=(-1, -3)))["displaced"] is False
+    assert diagnose.dpo_ends(dpo_steps(-0.2, -0.6, [0.7, 0.5]))["displaced"] is False
     unlogged = diagnose.dpo_ends(pd.DataFrame({"accuracy": [0.5, 0.7]}))
     assert unlogged["displaced"] is None
     assert pd.isna(unlogged["chosen_logp_first"])
     assert unlogged["accuracy_last"] == 0.7
-    logged = dpo_steps([-1, -3], [-3, -9], [0.5, 0.7]).assign(rejected_reward=[0, -0.6], margin=[0, 0.4])
-    assert diagnose.dpo_ends(logged)["pushed_down"] == pytest.approx(1.5)
+    assert diagnose.dpo_ends(dpo_steps(-0.2, -0.6, [0.5, 0.7]))["pushed_down"] == pytest.approx(1.5)
     assert pd.isna(unlogged["pushed_down"])
 
 

@@ -34,21 +34,23 @@ def tenths(values: pd.Series) -> tuple[float, float, float]:
 def dpo_ends(steps: pd.DataFrame) -> dict:
     """`<measure>_first` and `<measure>_last` (means of tenths) of DPO's measures: log-probs in nats, accuracy of pairs.
 
-    `pushed_down`: the share of the last tenth's margin that comes from rejected answers getting less likely.
-    `displaced`: chosen and rejected both lost log-prob while preference accuracy rose (likelihood displacement);
-    None where one of them was not logged.
+    `chosen_reward`, `rejected_reward`: of the last tenth; beta times the change of log-prob against the shared start.
+    `pushed_down`: the share of that tenth's margin that comes from rejected answers getting less likely.
+    `displaced`: in the last tenth both are less likely than at the start, and preference accuracy rose (likelihood
+    displacement); None where one of them was not logged. Log-probs of the first and the last tenth would not do: they
+    are of other pairs, and differ by what these are.
     """
     row: dict = {}
     for measure in DPO_MEASURES:
         row[f"{measure}_first"], _, row[f"{measure}_last"] = tenths(column(steps, measure))
     # TRL's rewards are beta times the changes against the reference, so their shares are those of the changes.
-    *_, rejected = tenths(column(steps, "rejected_reward"))
-    *_, margin = tenths(column(steps, "margin"))
-    row["pushed_down"] = preference.pushed_down(rejected, margin)
-    rise = {m: row[f"{m}_last"] - row[f"{m}_first"] for m in ("chosen_logp", "rejected_logp", "accuracy")}
-    known = not any(pd.isna(change) for change in rise.values())
-    fell = rise["chosen_logp"] < 0 and rise["rejected_logp"] < 0
-    return row | {"displaced": fell and rise["accuracy"] > 0 if known else None}
+    for side in preference.SIDES:
+        *_, row[f"{side}_reward"] = tenths(column(steps, f"{side}_reward"))
+    row["pushed_down"] = preference.pushed_down(row["rejected_reward"], row["chosen_reward"] - row["rejected_reward"])
+    rise = row["accuracy_last"] - row["accuracy_first"]
+    known = not any(pd.isna(change) for change in (rise, row["chosen_reward"], row["rejected_reward"]))
+    fell = row["chosen_reward"] < 0 and row["rejected_reward"] < 0
+    return row | {"displaced": fell and rise > 0 if known else None}
 
 
 def dpo_sentence(displaced: bool | None, task: str) -> str | None:

@@ -130,6 +130,9 @@ DPO = RUN | {
     "chosen, per token": change("chosen_logp_token", ".3f"),
     "rejected, per token": change("rejected_logp_token", ".3f"),
     "preference accuracy": change("accuracy"),
+    "reward of chosen / rejected, last": lambda row: (
+        "not measured" if pd.isna(row.chosen_reward) else f"{row.chosen_reward:+.3f} / {row.rejected_reward:+.3f}"
+    ),
     "margin from rejected falling": lambda row: number(row.pushed_down, ".0%"),
 }
 
