@@ -7,7 +7,7 @@ from pathlib import Path
 from lib.data import CHAT
 
 # What every DPO checkpoint is judged on: so many training pairs, and the pairs of so many held-out documents.
-TRAIN_PAIRS, HELDOUT_DOCUMENTS = 64, 160
+TRAIN_PAIRS, HELDOUT_DOCUMENTS = 48, 128
 
 
 def completion_logps(
