@@ -23,7 +23,7 @@ ARM_COLOURS = {"sft": PALETTE[0], "dpo": PALETTE[1], "grpo": PALETTE[2]}
 SEED_STYLES = ["-", "--", ":", "-."]
 GREY = "0.45"
 # How a field was answered: one colour everywhere.
-ANSWER_COLOURS = {"null": PALETTE[7], "null_expected": PALETTE[2], "missing": PALETTE[4], "wrong": PALETTE[3]}
+ANSWER_COLOURS = {"null": PALETTE[5], "null_expected": PALETTE[2], "missing": PALETTE[4], "wrong": PALETTE[3]}
 ANSWER_COLOURS["spurious"] = PALETTE[0]
 
 matplotlib.rcParams.update(
