@@ -33,7 +33,7 @@ def watch(trainer, run, stop_after_dead_steps: int = 0, usd_per_hour: float = 0.
     def calculate_and_count(inputs, *args, **kwargs):
         rewards_B_F = calculate(inputs, *args, **kwargs)
         now["share"] = constant_share(rewards_B_F.nansum(-1).tolist(), trainer.num_generations)
-        now["rewarded"] = time.perf_counter()
+        now["rewarded"] = now["rewarded"] or time.perf_counter()  # a trainer may ask for them twice a step
         return rewards_B_F
 
     trainer._calculate_rewards = calculate_and_count
@@ -46,7 +46,7 @@ def watch(trainer, run, stop_after_dead_steps: int = 0, usd_per_hour: float = 0.
             self.dead_steps = by_step[state.global_step].get("dead_steps", 0) if state.global_step in by_step else 0
 
         def on_step_begin(self, args, state, control, **kwargs):
-            now["begun"] = time.perf_counter()
+            now["begun"], now["rewarded"] = time.perf_counter(), None
 
         def on_step_end(self, args, state, control, **kwargs):
             self.dead_steps = self.dead_steps + 1 if now["share"] == 1 else 0
