@@ -32,9 +32,8 @@ sft_learning_rate: float = 4e-3  # of arm A
 sft_save_steps: int = 4  # arm A: optimizer steps between checkpoints
 
 # %%
-import pandas as pd
 
-from lib import compare, cost, data, decode, evaluate, layouts, ledger, plots, records, runs
+from lib import compare, cost, data, decode, errors, evaluate, layouts, ledger, plots, records, runs
 from lib.paths import ROOT
 
 setup = records.pinned(profile, "setup")
@@ -245,12 +244,16 @@ plots.picture(
 )
 
 # %% [markdown]
-# Which fields the last checkpoint gets wrong, and how:
+# Which fields go wrong, by checkpoint (missing / wrong / spurious; step 0 is the shared start):
 
 # %% tags=["hide-input"]
-last = record.checkpoints.iloc[-1]
-errors = pd.DataFrame({v: {f: int(last[f"{f}_{v}"]) for f in data.FIELDS} for v in records.VERDICTS})
-plots.table(errors.rename_axis("field").reset_index(), "sft_errors", f"Arm A, step {last.step}: verdicts by field.")
+last, counts = record.checkpoints.iloc[-1], errors.by_checkpoint(record, start.record)
+plots.table(
+    plots.lay_out(counts, layouts.MISTAKES_BY_CHECKPOINT),
+    "sft_errors",
+    f"Arm A, seed {seed}: fields gone wrong, of {last.n} documents.",
+    csv=counts,
+)
 
 # %% [markdown]
 # ## Recap

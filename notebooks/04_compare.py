@@ -59,21 +59,25 @@ import pandas as pd
 import yaml
 
 from lib import (
+    alarms,
     budgets,
     compare,
     cost,
     diagnose,
+    errors,
     layouts,
     ledger,
     outcomes,
     plots,
     power,
+    preference,
     reach,
     records,
     resample,
     show,
 )
 from lib.compare import LETTERS, NAMES
+from lib.data import FIELDS
 from lib.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
 from lib.paths import BOOK, RESULTS, ROOT
 from lib.show import accuracy, number, p_value, per_seed, percent
@@ -199,8 +203,8 @@ show.table(
     f"Final checkpoints, {n} held-out documents here. The counts are documents that only one of the two has right.",
     layouts.final(spent, timed, unit),
 )
-errors = [compare.standard_error(p.exact, p.n) for curve in curves.values() for p in curve.points.itertuples()]
-standard_error = f"{100 * max(errors):.2g} points"  # of any checkpoint on the curves
+by_point = [compare.standard_error(p.exact, p.n) for curve in curves.values() for p in curve.points.itertuples()]
+standard_error = f"{100 * max(by_point):.2g} points"  # of any checkpoint on the curves
 for arm, rows in final.groupby("arm"):
     show.notes(
         {
@@ -543,8 +547,9 @@ print(tuning)
 # ### DPO: its own measures against the task
 #
 # Means over the first and the last tenth of the steps. Log-probs are sums over a completion, in nats, averaged over the
-# batch; per token beside, because a sum also falls when completions get longer. What happened to the task is the test
-# of the last checkpoint against the start.
+# batch; per token beside, because a sum also falls when completions get longer. The tenths hold other pairs, so whether
+# answers got less likely is read off the rewards of the last one: beta times the change against the start, on the same
+# pairs. What happened to the task is the test of the last checkpoint against the start.
 
 # %%
 dpo = pd.DataFrame([{"seed": seed} | diagnose.dpo_ends(run.steps) for seed, run in of_dpo.items()])
@@ -586,6 +591,64 @@ show.figure(
 )
 
 # %% [markdown]
+# The same on fixed pairs, some of the training pairs and pairs of held-out documents, judged alike at the shared start
+# and at every checkpoint. *Displaced*: chosen answers got less likely, and in more than half of the pairs the chosen
+# one gained on the rejected one. *Parted*: the same gain, and fewer exact records than at the start. Each condition
+# needs a test below `preference.ALPHA` at that checkpoint, on held-out documents.
+
+# %%
+moved = {
+    seed: preference.with_alarms(run.likelihood, curves["dpo", seed]).assign(seed=seed)
+    for seed, run in of_dpo.items()
+    if run.has("likelihood")
+}
+heldout = {seed: rows for seed, table in moved.items() if len(rows := table[table["set"] == "heldout"])}
+
+# %% tags=["hide-input"]
+if moved:
+    by_set = pd.concat(moved.values()).query("step > 0").groupby(["seed", "set"], sort=False)
+    show.table(
+        "dpo_pairs",
+        pd.concat([rows.iloc[sorted({0, (len(rows) - 1) // 2, len(rows) - 1})] for _, rows in by_set]),
+        "Fixed pairs at the first, the middle and the last checkpoint, against the shared start (nats). Exact: of all "
+        "held-out documents. All checkpoints are in the download.",
+        layouts.DPO_PAIRS,
+        csv=pd.concat(moved.values()),
+    )
+else:
+    show.missing("table_dpo_pairs", "Fixed pairs were not judged by checkpoint in these runs.")
+show.figure(
+    "dpo_pairs",
+    plots.dpo_pairs,
+    list(moved.values()),
+    alt="Three line charts by checkpoint: change of the log-prob of chosen and rejected answers, share of held-out "
+    "pairs that prefer the chosen one with share of exact records, and log-prob of the greedy answer.",
+    caption="Fixed pairs judged at every checkpoint. Left: against the shared start. Middle: grey is a coin. "
+    "Right: how likely the checkpoint finds what it answers itself.",
+    absent="Fixed pairs were not judged by checkpoint in these runs.",
+)
+
+
+def per_dpo_seed(tell):
+    """A phrase over the DPO seeds; `tell` of a seed's checkpoints on held-out pairs, without the start."""
+    told = {s: tell(heldout[s][heldout[s]["step"] > 0]) if s in heldout else None for s in of_dpo}
+    return across_seeds(told, "not measured")
+
+
+show.notes(
+    {
+        "dpo_displaced": per_dpo_seed(lambda rows: preference.alarm_phrase(rows, "displaced")),
+        "dpo_parted": per_dpo_seed(lambda rows: preference.alarm_phrase(rows, "parted")),
+        "dpo_heldout": per_dpo_seed(
+            lambda rows: "chosen {chosen:+.2f}, rejected {rejected:+.2f} nats".format(**rows.iloc[-1])
+        ),
+        "dpo_pushed_down": by_seed({r.seed: percent(r.pushed_down, ".0%") for r in dpo.itertuples()}) or "not measured",
+        "dpo_heldout_pushed_down": per_dpo_seed(lambda rows: percent(rows["pushed_down"].iloc[-1], ".0%")),
+        "dpo_alarm_level": preference.ALPHA,
+    }
+)
+
+# %% [markdown]
 # ### Which fields go wrong
 #
 # At the last checkpoint. The fields of an invalid completion, which is not a record at all, count in no column.
@@ -608,6 +671,78 @@ show.notes(
     {
         "places_share": f"{percent(of_arms['places_share'].min())} to {percent(of_arms['places_share'].max())}",
         "published_places_share": percent(published["errors"]["places_share"], ".0%"),
+    }
+)
+
+# %% [markdown]
+# DPO against the shared start, field by field: which got worse, and how. Holm over the fields of all seeds.
+
+# %% tags=["hide-input"]
+field_changes = errors.field_changes(of_dpo, starts)
+show.table(
+    "dpo_fields",
+    field_changes,
+    "DPO's fields from the start to its last checkpoint. Counts at the right: documents that have the field right at "
+    "one of the two only.",
+    layouts.FIELD_CHANGES,
+)
+by_seed_rows = dict(list(field_changes.groupby("seed")))
+show.notes(
+    {
+        "dpo_worse": by_seed({seed: errors.most_worse(rows) for seed, rows in by_seed_rows.items()}),
+        "dpo_fields_worse": across_seeds({s: errors.shown_worse(r, alpha) for s, r in by_seed_rows.items()}, "none"),
+    }
+)
+
+# %% [markdown]
+# By checkpoint, for every arm.
+
+# %% tags=["hide-input"]
+by_checkpoint = [
+    errors.by_checkpoint(run, starts[seed]).assign(arm=arm, seed=seed) for (arm, seed), run in runs.items()
+]
+show.figure(
+    "mistakes",
+    lambda counts: plots.mistakes_by_checkpoint(counts, list(FIELDS), NAMES),
+    by_checkpoint,
+    alt="Line charts by checkpoint, a row a field and a column an arm: held-out documents whose field is missing, "
+    "wrong or spurious, from the shared start on.",
+    caption=f"Fields gone wrong by checkpoint, of {n} held-out documents; step 0 is the shared start.",
+    absent="No checkpoint was judged.",
+)
+
+# %% [markdown]
+# Fields that no arm has right at its last checkpoint. Where the labels are not known to be right, their number is an
+# upper bound on what wrong labels cost; all arms giving one other answer is the sign to look for.
+
+# %% tags=["hide-input"]
+together = {
+    seed: errors.ceiling({arm: errors.last_predictions(runs[arm, seed]) for arm in NAMES if (arm, seed) in runs})
+    for seed in wanted
+}
+ceilings = pd.DataFrame([{"seed": seed} | dict.fromkeys(NAMES) | counts for seed, (counts, _) in together.items()])
+ceilings = ceilings.astype(dict.fromkeys(NAMES, float))
+show.table("ceiling", ceilings, "Fields, of all held-out documents, at the arms' last checkpoints.", layouts.CEILING)
+documents = records.heldout_at_hand(setup)
+examples = pd.concat([rows.head(6).assign(seed=seed) for seed, (_, rows) in together.items()])
+known = [documents.get(id_) for id_ in examples["id"]]
+examples["label"] = [d and layouts.written(d[f]) or "-" for d, f in zip(known, examples["field"], strict=True)]
+examples["text"] = [d["text"] if d else "not at hand" for d in known]
+order = " / ".join(arm for arm in NAMES if (arm, wanted[0]) in runs)
+show.table(
+    "ceiling_examples",
+    examples,
+    f"Some of them, those first that all arms answer alike. Answers: one, or {order}.",
+    layouts.EXAMPLES,
+)
+verified = bool(documents) and all(document.get("verified") for document in documents.values())
+show.notes(
+    {
+        "ceiling": (ceilings, lambda row: f"{row.all} of the {row.any} fields that some arm has not right"),
+        "ceiling_documents": by_seed({s: f"{c['documents']} of {n}" for s, (c, _) in together.items()}),
+        "ceiling_labels": "The labels of these documents are known to be right, so these are hard texts"
+        if verified
+        else "Whether these labels are right is not known here, so this bounds what wrong labels can cost",
     }
 )
 
@@ -745,12 +880,9 @@ rows = [
 ]
 signal = pd.DataFrame(rows)
 saturates = signal.set_index("seed")["rose"].reindex(wanted).to_dict()
-rose = "groups without variance in reward became more frequent from first to last tenth"
-groups_verdict = either(
-    saturates,
-    f"GRPO used up its own signal: {rose}",
-    f"GRPO kept its signal: {rose.replace('became', 'did not become')}",
-    "Groups without variance in reward were not counted",
+told = {row["seed"]: diagnose.signal_sentence(row) for row in rows}
+groups_verdict = across_seeds(
+    {seed: told.get(seed) for seed in wanted}, "Groups without variance in reward were not counted"
 )
 print(groups_verdict)
 
@@ -759,9 +891,31 @@ show.table(
     "groups",
     show.beside(signal, published["groups"]),
     "GRPO's signal by tenths of the steps: zero-variance groups first / middle / last, entropy (nats per token) first "
-    "to last. All right, all wrong: of the zero-variance groups, those with only exact records, or with none.",
+    "to last. Of the zero-variance groups: all right, only exact records; equal in between, none exact but some field "
+    "right; all wrong, no field right.",
     layouts.GROUPS,
 )
+by_tenth = pd.concat(
+    [diagnose.signal_tenths(counted[seed]).set_index("measure").add_suffix(f"_{seed}") for seed in grpo], axis=1
+)
+show.table(
+    "signal",
+    by_tenth.dropna(how="all").reset_index(),
+    "GRPO's measures over the first / middle / last tenth of its steps. A measure that no run logged is left out: "
+    "importance ratios exist only where another engine than the trainer generates.",
+    layouts.signal(list(grpo)),
+)
+
+
+def wasted(seed):
+    """What a run spent on groups without signal, as a phrase; None where it was not measured."""
+    seconds = diagnose.column(grpo[seed].steps, "wasted_s").sum(min_count=1)
+    if pd.isna(seconds):
+        return None
+    cost_hours = cost.device_hours(seconds, grpo[seed].info["device"]["count"])
+    return f"{spent(cost_hours)}, {percent(seconds / grpo[seed].info['billed_s'])} of the bill"
+
+
 zero_variance = per_seed(signal, show.tenths)
 show.figure(
     "groups",
@@ -782,7 +936,8 @@ show.notes(
         "zero_variance": zero_variance,
         "signal_nograd": (signal, lambda r: "no such pass was timed" if pd.isna(r.nograd) else percent(r.nograd)),
     }
-    | {f"groups_all_{which}": (signal, show.only(f"constant_{which}", percent)) for which in ("right", "wrong")}
+    | {f"groups_all_{w}": (signal, show.only(f"constant_{w}", percent)) for w in ("right", "between", "wrong")}
+    | {"wasted": across_seeds({seed: wasted(seed) for seed in grpo}, "not measured")}
     | {f"signal_{key}": (signal, show.only(key, percent)) for key in ("zero_all", "gradient_zero", "constant")}
 )
 
@@ -814,19 +969,130 @@ show.table(
 )
 rates = {seed: diagnose.null_shares(run.steps) for seed, run in grpo.items()}
 rates = {seed: diagnose.smooth(table, smooth_steps) for seed, table in rates.items() if table is not None}
+null_alarms = alarms.null_alarm_table({seed: run.steps for seed, run in grpo.items()})
+raised = [(r.field, r.seed, r.alarm) for r in null_alarms.dropna(subset=["alarm"]).itertuples()]
 nulls_peak = across_seeds({s: diagnose.peak_null(rates[s]) if s in rates else None for s in grpo}, "not measured")
 show.figure(
     "nulls",
-    lambda lines: plots.null_rates(lines, ["name", *diagnose.NULLABLE]),
+    lambda lines: plots.field_rates(
+        lines, list(FIELDS), {"null": "answered null", "null_expected": "gold is null"}, raised
+    ),
     [table.assign(seed=seed) for seed, table in rates.items()],
-    alt="Line charts by optimizer step, one a field: rollouts that answer null, rollouts whose gold is null, and "
-    f"rollouts that answer null where gold has a value. Highest of these: {nulls_peak}.",
+    alt="Line charts by optimizer step, one a field: rollouts that answer null, and rollouts whose gold is null. "
+    f"Highest share with null where gold has a value: {nulls_peak}.",
     caption=f"Null answers in GRPO's rollouts, moving average over {smooth_steps} steps.",
     absent="Null answers by step were not measured in these runs.",
+)
+show.figure(
+    "rollout_mistakes",
+    lambda lines: plots.field_rates(
+        lines,
+        list(FIELDS),
+        {
+            "missing": "null, gold has a value",
+            "wrong": "another value than gold's",
+            "spurious": "a value, gold is null",
+        },
+    ),
+    [table.assign(seed=seed) for seed, table in rates.items()],
+    alt="Line charts by optimizer step, one a field: shares of rollouts whose field is missing, wrong or spurious.",
+    caption=f"Mistakes in GRPO's rollouts by field, moving average over {smooth_steps} steps.",
+    absent="Mistakes by field and step were not measured in these runs.",
 )
 moments = {"start": "at the start", "most nulls": "at its worst checkpoint", "last": "at the end"}
 lines = {s: ", ".join(f"{at.loc[(s, moment), 'all']} {when}" for moment, when in moments.items()) for s in grpo}
 show.notes({"nulls_peak": nulls_peak, "nulls_moved": by_seed(lines), "null_verdict": null_verdict})
+
+# %% [markdown]
+# Would a rule have noticed? The null alarm is a CUSUM {cite}`page1954` on each field's null answers minus the nulls in
+# gold; `lib.alarms` has it, and it was fixed before this table was first made. The table measures it on the recorded
+# steps, drawn anew: how often it goes off for nothing, and how soon after a collapse of the published shape began.
+
+# %% tags=["hide-input"]
+any_field = null_alarms[null_alarms["field"] == "any"]
+fields_alone = null_alarms[null_alarms["field"] != "any"]
+if len(null_alarms):
+    show.table(
+        "null_alarm",
+        null_alarms,
+        "The null alarm: when it went off in the runs as recorded; the share of runs without any change in which it "
+        "goes off (any: in one field or more); the injected collapses that it finds, and after how many steps. Null "
+        "rate by then: of the rollouts whose gold has a value, after the median delay.",
+        layouts.NULL_ALARM,
+    )
+else:
+    show.missing("table_null_alarm", "Null answers by step were not measured in these runs.")
+recorded = {seed: rows for seed, rows in fields_alone.groupby("seed")}
+show.notes(
+    {
+        "null_alarm_raised": across_seeds(
+            {
+                seed: ", ".join(
+                    f"{r.field.replace('_', ' ')} at step {r.alarm:.0f}"
+                    for r in recorded[seed].dropna(subset=["alarm"]).itertuples()
+                )
+                or "in no field"
+                if seed in recorded
+                else None
+                for seed in grpo
+            },
+            "not measured",
+        ),
+        "null_alarm_delay": across_seeds(
+            {s: f"{r['delay'].min():.0f} to {r['delay'].max():.0f} steps" for s, r in recorded.items()}, "not measured"
+        ),
+        "null_alarm_false": across_seeds(
+            {r.seed: percent(r.false_alarms, ".0%") for r in any_field.itertuples()}, "not measured"
+        ),
+        "null_alarm_rule": f"a slack of {alarms.SLACK:g} and a threshold of {alarms.THRESHOLD:g} standard deviations",
+    }
+)
+
+# %% [markdown]
+# Reward against accuracy. The divergence alarm goes off at a checkpoint with significantly fewer exact records than the
+# best one before it (exact test, p times the number of checkpoints, below `alpha`), while the reward has not fallen.
+
+# %%
+divergence = pd.concat(
+    [
+        table.assign(seed=seed)
+        for seed, run in grpo.items()
+        if (table := alarms.divergence(curves["grpo", seed], run.steps, alpha)) is not None
+    ]
+    or [pd.DataFrame(columns=["seed"])]
+)
+
+# %% tags=["hide-input"]
+if len(divergence):
+    show.table(
+        "divergence",
+        divergence,
+        "GRPO's reward, and exact held-out records, by checkpoint. Best before: the most exact checkpoint so far, or "
+        "the start; p is of the test against it.",
+        layouts.DIVERGENCE,
+    )
+else:
+    show.missing("table_divergence", "The reward was not logged in these runs.")
+show.figure(
+    "reward",
+    lambda points: plots.reward_and_accuracy(
+        pd.concat(
+            diagnose.smooth(run.steps[["step", "reward"]], smooth_steps).assign(seed=seed)
+            for seed, run in grpo.items()
+            if "reward" in run.steps
+        ),
+        points,
+    ),
+    [divergence] if len(divergence) else [],
+    alt="Line charts by optimizer step, one a seed: reward of GRPO's rollouts, and share of exact held-out records at "
+    "each checkpoint.",
+    caption=f"Reward of GRPO's rollouts, moving average over {smooth_steps} steps, and exact held-out records.",
+    absent="The reward was not logged in these runs.",
+)
+show.note(
+    "divergence",
+    across_seeds({s: preference.alarm_phrase(rows, "alarm") for s, rows in divergence.groupby("seed")}, "not measured"),
+)
 
 # %% [markdown]
 # ## Verdicts and quantities by name

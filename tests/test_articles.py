@@ -140,6 +140,8 @@ def test_a_changed_number_moves_what_depends_on_it_and_nothing_else():
     of_both |= {"predictions_tally", "predictions_brier", "predictions_missed"}
     of_dpo |= {"figure_cost_curves", "places_share", "table_rules", "table_variation", "detectable"}
     of_dpo |= {"figure_differences", "table_budgets", "table_budgets_summary"}
+    of_dpo |= {"table_dpo_fields", "dpo_worse", "dpo_fields_worse", "table_dpo_pairs", "figure_dpo_pairs"}
+    of_dpo |= {"figure_mistakes", "ceiling", "table_ceiling", "table_ceiling_examples"}
     assert moved == of_generation | of_dpo | of_both
 
 
@@ -204,8 +206,24 @@ def test_a_small_study_on_a_cpu_says_what_it_has_not():
     assert glued["dpo_verdict"] == "DPO's log-probs were not measured"
     assert "not shown in 1 of 2 seeds, not measured in 1" in glued["table_findings_cost_curves"]
     assert "were not measured" in glued["figure_groups"] + glued["figure_nulls"]
+    for key in ("dpo_displaced", "dpo_parted", "wasted", "null_alarm_raised", "divergence"):
+        assert glued[key] == "not measured", key
+    for key in ("table_dpo_pairs", "figure_dpo_pairs", "table_null_alarm", "figure_reward", "table_divergence"):
+        assert "absent" in glued[key], key
     assert "not measured" in glued["figure_dpo"]
     assert glued["zero_variance"].startswith("not measured")
+
+
+def test_alarms_and_waste_are_told_by_seed():
+    glued = study("base")
+    assert glued["dpo_displaced"] == "at 3 of 3 checkpoints, first at step 10"
+    assert glued["dpo_parted"].startswith("at 1 of 3 checkpoints, first at step 30 (seed 0)")  # -6 points; seed 1: -8
+    assert glued["dpo_pushed_down"] == "150% (seed 0), 150% (seed 1)"
+    # 20 steps of 10 s, zero-variance groups of 16 as in the steps: 145 s of 900
+    assert glued["wasted"] == "0.0403 h (145 s), $0.18, 16.1% of the bill"
+    assert "importance ratio, mean" not in glued["table_signal"]  # no run logged one
+    assert glued["null_alarm_raised"] == "in no field" and glued["divergence"] == "at none of 4 checkpoints"
+    assert "not at hand" in glued["table_ceiling_examples"]  # made-up records have no documents
 
 
 def test_what_a_test_does_not_show_is_not_said():
@@ -332,7 +350,8 @@ REAL = sorted(path.parent for path in (*RESULTS.glob("*/*/run.json"), *RUNS.glob
 def test_made_up_records_have_the_schema_of_real_ones(tmp_path):
     """Every key and column that the made-up records have, of the same kind, so that a test cannot pass on a fiction."""
     fake_records.write(tmp_path)
-    since = {"zero_variance_all_right", "zero_variance_all_wrong", "judged_split"}  # older records lack them
+    since = {"zero_variance_all_right", "zero_variance_all_wrong", "zero_variance_between", "judged_split"}
+    since |= {"wasted_s", "dead_steps"}  # older records lack them
     for folder in REAL:
         real = records.load(folder)
         if not (tmp_path / "fake" / real.name).exists():
@@ -343,8 +362,8 @@ def test_made_up_records_have_the_schema_of_real_ones(tmp_path):
             assert set(fake.info[group]) - since <= set(real.info[group]), (folder, group)
         assert set(fake.info["attempts"][-1]) <= set(real.info["attempts"][-1])
         assert set(fake.phases["kind"]) <= {"setup", "train", "evaluation", "resume", "lost"}
-        for name in ("checkpoints", "predictions", "phases", "steps"):
-            if not fake.has(name):
+        for name in ("checkpoints", "predictions", "phases", "steps", "likelihood"):
+            if not fake.has(name) or name == "likelihood" and not real.has(name):
                 continue
             ours, theirs = getattr(fake, name), getattr(real, name)
             assert set(ours) - since <= set(theirs), (folder, name)

@@ -77,6 +77,8 @@ def problems(run: records.Record) -> list[str]:
             if row[k] != v
         ]
     found += _bill_problems(run)
+    if run.has("likelihood"):
+        found += _likelihood_problems(run)
     if run.arm == "start":  # the arms begin from these weights
         judged = run.checkpoints["weights_sha256"].iloc[-1]
         if evaluate.weights_sha256(run.weights) != judged:
@@ -129,6 +131,22 @@ def _judgement_problems(table, name):
             axis=1
         )
     return [f"{name}: {what}, in {bad.sum()} rows" for what, bad in rules.items() if bad.any()]
+
+
+def _likelihood_problems(run):
+    """Log-probs above 0 or without tokens, and a table that has not the same pairs at the start and each checkpoint."""
+    table, found = run.likelihood, []
+    for side in ("chosen", "rejected", "greedy"):
+        known = table[table[f"{side}_logp"].notna() | table[f"{side}_tokens"].notna()]
+        if not ((known[f"{side}_logp"] <= 0) & (known[f"{side}_tokens"] > 0)).all():
+            found.append(f"likelihood: a {side} log-prob above 0, or without tokens")
+    steps = {0, *run.checkpoints["step"]}
+    if set(table["step"]) != steps:
+        found.append(f"likelihood: steps {sorted(set(table['step']))}, expected {sorted(steps)}")
+    pairs = {step: set(zip(rows["set"], rows["id"], strict=True)) for step, rows in table.groupby("step")}
+    if table.duplicated(["step", "set", "id"]).any() or len(set(map(frozenset, pairs.values()))) != 1:
+        found.append("likelihood: not the same pairs, once each, at every step")
+    return found
 
 
 def _bill_problems(run):

@@ -86,7 +86,8 @@ def step_counts(rollouts):
     """What the rollouts of each step say: one row a step.
 
     Groups are constant by max == min of their rewards (a standard deviation computed in float32 misses some). One is
-    all right, all wrong (no rollout exact), or in between. live_rows: rollouts whose advantage is not 0. Counts a
+    all right, all wrong (no rollout exact; counted as between too where some field is right), or neither. live_rows:
+    rollouts whose advantage is not 0. Counts a
     field: null_ (answered null in valid rollouts), null_expected_ (null in gold, all rollouts), wrong_, spurious_,
     missing_ (verdicts).
     """
@@ -96,8 +97,9 @@ def step_counts(rollouts):
     for step, table in rollouts.groupby("step"):
         rewards = table.groupby("group")["reward"].agg(["min", "max"])
         constant = rewards["min"] == rewards["max"]
-        right = (table[[f"{f}_verdict" for f in FIELDS]] == "right").all(axis=1)
-        all_right = right.groupby(table["group"]).agg(["min", "max"])
+        right = table[[f"{f}_verdict" for f in FIELDS]] == "right"
+        all_right = right.all(axis=1).groupby(table["group"]).agg(["min", "max"])
+        some_right = right.any(axis=1).groupby(table["group"]).max()
         row = {
             "step": step,
             "rollouts": len(table),
@@ -108,6 +110,7 @@ def step_counts(rollouts):
             "zero_variance_all_right": int((constant & all_right["min"]).sum()),
             "zero_variance_all_wrong": int((constant & ~all_right["max"]).sum()),
             "live_rows": int((table["advantage"] != 0).sum()),
+            "zero_variance_between": int((constant & ~all_right["max"] & some_right).sum()),
             "prompt_tokens": int(table["prompt_tokens"].sum()),
             "completion_tokens": int(table["completion_tokens"].sum()),
         }

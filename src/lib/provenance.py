@@ -27,7 +27,8 @@ PACKAGES = (
 LIBRARY = ROOT / "src" / "lib"
 # Modules that show, execute or describe runs: an edit of one of these changes no run.
 NO_PART_OF_A_RUN = (
-    "plots", "show", "layouts", "compare", "cost", "ledger", "diagnose", "outcomes", "predictions",
+    "plots", "show", "layouts", "compare", "cost", "ledger", "diagnose", "outcomes", "predictions", "alarms",
+    "preference", "errors",
     "publish", "pages", "mathml", "execute", "provenance",
 )  # fmt: skip
 

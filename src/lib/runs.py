@@ -32,6 +32,7 @@ class Run:
     folder: Path
     record: Record | None = None
     stop_after: int | None = None  # replay: stop after this many optimizer steps
+    remark: str = ""  # what a watcher of the trainer adds to the progress line of a step
 
     @property
     def live(self) -> bool:
@@ -115,7 +116,8 @@ class Run:
                         f"{k} {logs[k]:.4g}" for k in ("loss", "reward", "rewards/accuracies", "grad_norm") if k in logs
                     ]
                     at = f"step {state.global_step}/{state.max_steps}"
-                    progress(f"{run.name}: {at}  {'  '.join(shown)}  billed {run.clock.billed_s:.0f} s")
+                    shown += [f"billed {run.clock.billed_s:.0f} s", *([run.remark] if run.remark else [])]
+                    progress(f"{run.name}: {at}  {'  '.join(shown)}")
                     if run.stop_after and state.global_step >= run.stop_after:
                         raise ReplayDone(f"{run.name} stopped after {run.stop_after} steps")
 
