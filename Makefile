@@ -1,4 +1,4 @@
-PROFILE ?= laptop
+PROFILE ?= h200
 
 # `make help` lists the targets. Variables: PROFILE (a file in notebooks/profiles), SEEDS (all, of the profile),
 # SEED (one), TRAIN (auto, always, never), PYTHON (makes the environment), VENV (an environment that is there already),
@@ -103,7 +103,7 @@ $(NB)/02_dpo-s%.ipynb: notebooks/02_dpo.py $(NB)/01_sft-s%.ipynb $(COMMON) | $(R
 	@$(EXECUTE) 02_dpo --seed $*
 $(NB)/03_grpo-s%.ipynb: notebooks/03_grpo.py $(NB)/01_sft-s%.ipynb $(COMMON) | $(READY)
 	@$(EXECUTE) 03_grpo --seed $*
-$(NB)/04_compare.ipynb: notebooks/04_compare.py $(EXECUTED) $(NB)/.seeds book/published.yaml \
+$(NB)/04_compare.ipynb: notebooks/04_compare.py $(EXECUTED) $(NB)/.seeds $(wildcard book/*.yaml) \
   $(wildcard book/results/$(PROFILE)/*.csv) $(COMMON) | $(READY)
 	@$(EXECUTE) 04_compare --seeds $(SEEDS)
 

@@ -18,6 +18,7 @@
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to
 judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
+max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share); no part of any run
 seed: int = 0  # seed of sampling and data order
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 pair_documents: int = 400  # pool documents that are sampled for pairs
@@ -36,7 +37,22 @@ import math
 import pandas as pd
 
 from lib import clock as clocks
-from lib import cost, data, decode, evaluate, likelihood, plots, records, rewards, runs
+from lib import (
+    compare,
+    cost,
+    data,
+    decode,
+    errors,
+    evaluate,
+    layouts,
+    ledger,
+    likelihood,
+    plots,
+    preference,
+    records,
+    rewards,
+    runs,
+)
 from lib.paths import ROOT
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
@@ -86,41 +102,51 @@ run = runs.open_run(
 # them where several are equal; a document whose samples are all right gives no pair. Sampled pairs are kept, so an
 # interrupted run does not pay for them twice.
 
+
+# %%
+def make_pairs(documents, samples_P_N):
+    """The pairs {id, prompt, chosen, rejected} of documents and their samples."""
+    pairs = []
+    for document, samples in zip(documents, samples_P_N, strict=True):
+        wrong = [s for s in samples if not rewards.verdicts(s, document)["exact"]]
+        if wrong:
+            rejected = min(wrong, key=lambda s: rewards.reward(s, document, document["text"]))
+            prompt = data.messages(document, given["instruction"])
+            pairs.append(dict(id=document["id"], prompt=prompt, chosen=data.answer(document), rejected=rejected))
+    return pairs
+
+
+def sample(documents, work):
+    """A few samples a document from the shared start."""
+    ((_, samples_P_N),) = decode.complete(
+        [data.messages(d, given["instruction"]) for d in documents],
+        {"start": start.weights},
+        n=samples_per_document,
+        temperature=pair_temperature,
+        seed=seed,
+        work=run.folder / work,
+        **generation,
+    )
+    return samples_P_N
+
+
 # %%
 if run.live:
-    from datasets import Dataset
-    from trl import DPOConfig, DPOTrainer
-
     decode.require(given["engine"])
     splits = records.splits(setup)
     clock = run.start_clock()
+    with clock.phase("imports"):
+        from datasets import Dataset
+        from trl import DPOConfig, DPOTrainer
     pool = splits["pool"][:pair_documents]
-    prompts = [data.messages(d, given["instruction"]) for d in pool]
     pairs_file = run.folder / "pairs" / "pairs.json"
     if not (run.folder / "pairs" / "clock.json").exists():
         pairs_file.parent.mkdir(exist_ok=True)
         with clock.phase("pair_sampling"):
-            ((_, samples_P_N),) = decode.complete(
-                prompts,
-                {"start": start.weights},
-                n=samples_per_document,
-                temperature=pair_temperature,
-                seed=seed,
-                work=run.folder / "pair_sampling",
-                **generation,
-            )
-        pairs, all_right = [], 0
-        for document, prompt, samples in zip(pool, prompts, samples_P_N, strict=True):
-            wrong = [s for s in samples if not rewards.verdicts(s, document)["exact"]]
-            if not wrong:
-                all_right += 1
-                continue
-            rejected = min(wrong, key=lambda s: rewards.reward(s, document, document["text"]))
-            pairs.append(dict(id=document["id"], prompt=prompt, chosen=data.answer(document), rejected=rejected))
-        clocks.write_json(pairs_file, dict(pairs=pairs, all_right=all_right))
+            samples_P_N = sample(pool, "pair_sampling")
+        clocks.write_json(pairs_file, make_pairs(pool, samples_P_N))
         clock.savepoint(run.folder / "pairs" / "clock.json")
-    sampled = json.loads(pairs_file.read_text())
-    pairs = sampled["pairs"]
+    pairs = json.loads(pairs_file.read_text())
     if not pairs:
         raise ValueError(
             f"no pairs: all samples of the {len(pool)} documents are right, and DPO has nothing to learn from"
@@ -138,9 +164,9 @@ if run.live and not run.trained:
         tokenizer = decode.load_tokenizer(ROOT / given["base"])
         policy = decode.load_policy(ROOT / given["base"], start.weights, given["dtype"], trainable=True)
     with clock.phase("evaluation"):
-        sample = pairs[:64]
+        some = pairs[:64]
         copy = decode.load_policy(ROOT / given["base"], start.weights, given["dtype"])  # merging leaves rounding behind
-        merge_gap = likelihood.merge_gap(copy, tokenizer, [p["prompt"] for p in sample], [p["chosen"] for p in sample])
+        merge_gap = likelihood.merge_gap(copy, tokenizer, [p["prompt"] for p in some], [p["chosen"] for p in some])
         del copy
     with clock.phase("trainer_setup"):
         trainer = DPOTrainer(
@@ -171,20 +197,39 @@ if run.live and not run.trained:
     run.mark_trained()
     del trainer, policy
 
+# %% [markdown]
+# ## Evaluate
+#
+# Not billed. Beside the greedy answers: log-probabilities of fixed pairs under the start and under every checkpoint,
+# of some training pairs, and of pairs sampled in the same way from documents that no arm trains on.
+
 # %%
 if run.live:
-    predictions, checkpoints = evaluate.checkpoints(
-        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], **generation
-    )
+    judged = {0: start.weights} | dict(run.checkpoints())  # the start too, for its greedy answers
+    documents = splits[judged_split]
+    predictions, checkpoints = evaluate.checkpoints(run, judged, documents, given["instruction"], **generation)
+    watched_file = run.folder / "watched_pairs.json"
+    if not watched_file.exists():
+        with clock.phase("evaluation"):
+            watched = documents[: likelihood.HELDOUT_DOCUMENTS]
+            heldout_pairs = make_pairs(watched, sample(watched, "watched_sampling"))
+        clocks.write_json(watched_file, {"train": pairs[: likelihood.TRAIN_PAIRS], judged_split: heldout_pairs})
+    pair_sets = json.loads(watched_file.read_text())
+    greedy = {step: evaluate.answers(run, step, documents) for step in judged}
+    logps = likelihood.checkpoints(run, judged, pair_sets, greedy, ROOT / given["base"], given["dtype"])
     clock.stop()
     run.finish(
         steps=likelihood.dpo_steps(run.folder),
-        tables=dict(predictions=predictions, checkpoints=checkpoints),
+        tables=dict(
+            predictions=predictions[predictions["step"] > 0],  # the start's are in its own record
+            checkpoints=checkpoints[checkpoints["step"] > 0],
+            likelihood=logps,
+        ),
         facts=dict(
             sampled_documents=len(pool),
             samples=len(pool) * samples_per_document,
             pairs=len(pairs),
-            prompts_all_right=sampled["all_right"],
+            prompts_all_right=len(pool) - len(pairs),
             step_zero=json.loads((run.folder / "step_zero.json").read_text()),
         ),
     )
@@ -213,22 +258,23 @@ else:
 
 # %% tags=["hide-input"]
 device = record.info["device"]
-shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.15, run=record.name).dropna(
-    subset="seconds"
-)
-shown = pd.DataFrame(
-    {
-        "part": shares["part"],
-        "seconds": shares["seconds"].map("{:.2f}".format),
-        "share": shares["share"].map("{:.1%}".format),
-    }
-)
-plots.table(
-    shown,
-    "dpo_bill",
-    f"Arm B, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}.",
-    csv=shares,
-)
+shares = cost.share_table(record.phases, record.info["billed_s"], max_unaccounted, record.name)
+shares = shares.dropna(subset="seconds")
+caption = f"Arm B, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}."
+plots.table(plots.lay_out(shares, layouts.SHARES), "dpo_bill", caption, csv=shares)
+
+# %% [markdown]
+# Does the ledger close, and what passed through the model? Unaccounted is what no timer saw; above `max_unaccounted`
+# the notebook stops. The gaps compare the rows with other clocks: the device's events over all steps, the system's
+# clock over the whole attempt.
+
+# %% tags=["hide-input"]
+closed = ledger.table([record])
+plots.table(plots.lay_out(closed, layouts.LEDGER), "dpo_ledger", "How well the seconds add up.", csv=closed)
+
+# %% tags=["hide-input"]
+counted = ledger.passes(record).assign(run=record.name)
+plots.table(plots.lay_out(counted, layouts.PASSES), "dpo_passes", "Passes through the model.", csv=counted)
 
 # %% [markdown]
 # ## Diagnostics: likelihood displacement
@@ -257,6 +303,47 @@ plots.table(
     ends.round(3).rename_axis("measure").reset_index(),
     "dpo_ends",
     "Means over the first and last tenth of the steps (nats).",
+)
+
+# %% [markdown]
+# A training batch is new at every step, and has been trained on. So: the same pairs at every checkpoint, judged after
+# the run, training pairs and held-out ones. A margin can grow because the chosen answer gains, or because the rejected
+# one falls: *from rejected falling* is that share, above 100% where the chosen answer fell too. The two alarms are
+# defined in `lib.preference`; the greedy answer's log-prob says how sure a checkpoint is of what it answers itself.
+
+# %% tags=["hide-input"]
+if record.has("likelihood"):
+    moved = preference.with_alarms(record.likelihood, compare.curve(record, start), judged_split).assign(seed=seed)
+    found = plots.picture(
+        plots.dpo_pairs(moved),
+        "Three line charts by checkpoint: change of log-prob of chosen and rejected answers; share of pairs preferred "
+        "and of exact records; log-prob of the greedy answer.",
+        f"Arm B, seed {seed}: fixed pairs at every checkpoint, against the shared start.",
+    )
+else:
+    moved, found = None, plots.absent("This record is from before fixed pairs were judged at every checkpoint.")
+found
+
+# %% tags=["hide-input"]
+if moved is not None:
+    found = plots.table(
+        plots.lay_out(moved[moved["step"] > 0], layouts.DPO_PAIRS),
+        "dpo_pairs",
+        "Every checkpoint against the shared start, in nats. Exact: share of all judged documents.",
+        csv=moved,
+    )
+found
+
+# %% [markdown]
+# Which fields go wrong, by checkpoint (missing / wrong / spurious; step 0 is the shared start):
+
+# %% tags=["hide-input"]
+counts = errors.by_checkpoint(record, start)
+plots.table(
+    plots.lay_out(counts, layouts.MISTAKES_BY_CHECKPOINT),
+    "dpo_errors",
+    f"Arm B, seed {seed}: fields gone wrong, of {counts['n'].iloc[-1]} documents.",
+    csv=counts,
 )
 
 # %% [markdown]

@@ -13,11 +13,13 @@
 # rollouts carry any signal at all?
 #
 # **Departures from the published study** {cite}`fan2026curves`: model, text and sizes are the profile's. The trainer is
-# TRL's own, unchanged; its methods are timed on this one instance.
+# TRL's own, unchanged, or with `lean` one that leaves out the work that cannot change its gradient (`lib.lean`); its
+# methods are timed on this one instance.
 
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to
 judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
+max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share); no part of any run
 seed: int = 0  # seed of data order and rollouts
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 prompts_per_step: int = 8  # prompts (groups) an optimizer step
@@ -28,13 +30,32 @@ grpo_learning_rate: float = 2e-4  # of arm C
 grpo_steps: int = 60  # optimizer steps
 grpo_cap_hours: float = 2.5  # stop when this many hours are billed
 grpo_save_steps: int = 6  # optimizer steps between checkpoints
+lean: bool = False  # the lean trainer: the same gradient as TRL's, for less time
 loss_type: str = "dapo"  # TRL's default
 vllm_memory_share: float = 0.3  # share of GPU memory for the colocated engine (vllm only)
+stop_after_dead_steps: int = 0  # end the run after this many optimizer steps in a row without any signal (0: never)
+price_per_hour: float = 0.0  # price of one GPU, for the progress line (per hour; 0: none); no part of any run
 
 # %%
-import pandas as pd
 
-from lib import cost, data, decode, evaluate, grpo, plots, records, rewards, runs
+from lib import (
+    alarms,
+    compare,
+    cost,
+    data,
+    decode,
+    diagnose,
+    errors,
+    evaluate,
+    grpo,
+    layouts,
+    ledger,
+    plots,
+    records,
+    rewards,
+    runs,
+    wasted,
+)
 from lib.paths import ROOT
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
@@ -50,6 +71,10 @@ if judged_split not in ("heldout", "dev"):
 
 # %%
 pool_size = int((setup.splits["split"] == "pool").sum())
+if stop_after_dead_steps < 0 or price_per_hour < 0:
+    raise ValueError(
+        f"got stop_after_dead_steps {stop_after_dead_steps}, price_per_hour {price_per_hour}; expected 0 or up"
+    )
 if group_size < 2 or not 1 <= prompts_per_step <= pool_size or grpo_steps < 1 or micro_batch_rollouts < 1:
     raise ValueError(
         f"got group_size {group_size}, prompts_per_step {prompts_per_step}, grpo_steps {grpo_steps} and "
@@ -96,6 +121,8 @@ run = runs.open_run(
         reward=rewards.formula(),
         grpo_cap_hours=grpo_cap_hours,
         vllm_memory_share=vllm_memory_share,
+        lean=lean,
+        stop_after_dead_steps=stop_after_dead_steps,
     ),
     trainer=("GRPOConfig", config),
 )
@@ -126,19 +153,21 @@ def prompt_row(document):
 
 # %%
 if run.live:
-    from datasets import Dataset
-    from transformers import set_seed
-    from trl import GRPOConfig, GRPOTrainer
-
     decode.require(given["engine"])
     splits, other_runs = records.splits(setup), records.pinned_runs(profile)
     clock = run.start_clock()
+    with clock.phase("imports"):
+        from datasets import Dataset
+        from transformers import set_seed
+        from trl import GRPOConfig, GRPOTrainer
+
+        from lib.lean import LeanGRPOTrainer
     if not run.trained:
         with clock.phase("model_load"):
             tokenizer = decode.load_tokenizer(ROOT / given["base"])
             policy = decode.load_policy(ROOT / given["base"], start.weights, given["dtype"], trainable=True)
         with clock.phase("engine_start" if config["use_vllm"] else "trainer_setup"):
-            trainer = GRPOTrainer(
+            trainer = (LeanGRPOTrainer if lean else GRPOTrainer)(  # the same arguments, the same gradient
                 model=policy,
                 reward_funcs=reward,
                 args=GRPOConfig(
@@ -153,6 +182,7 @@ if run.live:
             )
             set_seed(seed)  # the colocated engine seeds itself with 0 whatever the run's seed is
             grpo.observe(trainer, run)
+            wasted.watch(trainer, run, stop_after_dead_steps, price_per_hour)
             run.watch(trainer, grpo.phases(trainer))
             run.stop_at_cap(trainer, grpo_cap_hours)
         trainer.train(resume_from_checkpoint=run.resume_from())
@@ -179,28 +209,31 @@ record = run.record
 
 # %% tags=["hide-input"]
 device = record.info["device"]
-shares = cost.share_table(record.phases, record.info["billed_s"], max_remainder=0.15, run=record.name).dropna(
-    subset="seconds"
-)
-shown = pd.DataFrame(
-    {
-        "part": shares["part"],
-        "seconds": shares["seconds"].map("{:.2f}".format),
-        "share": shares["share"].map("{:.1%}".format),
-    }
-)
-plots.table(
-    shown,
-    "grpo_bill",
-    f"Arm C, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}.",
-    csv=shares,
-)
+shares = cost.share_table(record.phases, record.info["billed_s"], max_unaccounted, record.name)
+shares = shares.dropna(subset="seconds")
+caption = f"Arm C, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}."
+plots.table(plots.lay_out(shares, layouts.SHARES), "grpo_bill", caption, csv=shares)
+
+# %% [markdown]
+# Does the ledger close, and what passed through the model? Unaccounted is what no timer saw; above `max_unaccounted`
+# the notebook stops. The gaps compare the rows with other clocks: the device's events over all steps, the system's
+# clock over the whole attempt.
+
+# %% tags=["hide-input"]
+closed = ledger.table([record])
+plots.table(plots.lay_out(closed, layouts.LEDGER), "grpo_ledger", "How well the seconds add up.", csv=closed)
+
+# %% tags=["hide-input"]
+counted = ledger.passes(record).assign(run=record.name)
+plots.table(plots.lay_out(counted, layouts.PASSES), "grpo_passes", "Passes through the model.", csv=counted)
 
 # %% [markdown]
 # ## Diagnostics: groups without signal
 #
 # A group whose rollouts all earn the same reward has advantage 0 in every rollout: it is generated, forwarded and
-# back-propagated for nothing. Groups are counted by maximum = minimum of their rewards.
+# back-propagated for nothing. Groups are counted by maximum = minimum of their rewards. Their share of each step's
+# seconds is booked as wasted, and shown in the terminal while the run goes on; with `stop_after_dead_steps` a run ends
+# that has had nothing to learn from for so many steps.
 
 # %% tags=["hide-input"]
 lines = record.steps.assign(seed=seed, zero_variance=record.steps["zero_variance_groups"] / record.steps["groups"])
@@ -213,6 +246,29 @@ plots.picture(
 # %% tags=["hide-input"]
 zero_gradient = int((record.steps["grad_norm"] == 0).sum())
 print(f"Steps whose gradient norm is exactly 0: {zero_gradient} of {len(record.steps)}.")
+print(wasted.sentence(record.steps, stop_after_dead_steps))
+
+# %% [markdown]
+# All measures of the signal in the first, the middle and the last tenth of the steps. *Equal in between*: no rollout of
+# the group is an exact record, but some field is right. Importance ratios exist only with a generating engine.
+
+# %% tags=["hide-input"]
+tenths = diagnose.signal_tenths(diagnose.constant_groups(record))
+plots.table(plots.lay_out(tenths, layouts.TENTHS), "grpo_signal", f"Arm C, seed {seed}: means over tenths.", csv=tenths)
+
+# %% [markdown]
+# ## Diagnostics: reward against accuracy
+#
+# The alarm goes off at a checkpoint with significantly fewer exact records than the best one before it, while the
+# reward has not fallen (`lib.alarms.divergence` states the rule).
+
+# %% tags=["hide-input"]
+points = alarms.divergence(compare.curve(record, start), record.steps, alpha=0.05).assign(seed=seed)
+plots.picture(
+    plots.reward_and_accuracy(lines, points),
+    "Line chart by optimizer step: reward of the rollouts, and share of exact records at each checkpoint.",
+    f"Arm C, seed {seed}: reward of the rollouts, and exact records of {judged_split}.",
+)
 
 # %% [markdown]
 # ## Diagnostics: what the reward can hide
@@ -221,14 +277,44 @@ print(f"Steps whose gradient norm is exactly 0: {zero_gradient} of {len(record.s
 # the rollouts whose gold is null.
 
 # %% tags=["hide-input"]
-rates = record.steps[["step"]].assign(seed=seed)
-for field in data.FIELDS:
-    for kind in ("null", "null_expected"):
-        rates[f"{kind}_{field}"] = record.steps[f"{kind}_{field}"] / record.steps["rollouts"]
+rates = diagnose.smooth(diagnose.null_shares(record.steps), 5).assign(seed=seed)
+raised = alarms.null_alarms(record.steps) if alarms.measurable(record.steps) else {}
 plots.picture(
-    plots.null_rates(rates, list(data.FIELDS)),
+    plots.field_rates(
+        rates,
+        list(data.FIELDS),
+        {"null": "answered null", "null_expected": "gold is null"},
+        [(field, seed, step) for field, step in raised.items() if step],
+    ),
     "Five line charts by optimizer step, one a field: share of rollouts that answer null, and share with null in gold.",
-    f"Arm C, seed {seed}: null answers a field, and null in gold.",
+    f"Arm C, seed {seed}: null answers a field, and null in gold; moving average over 5 steps.",
+)
+
+# %% tags=["hide-input"]
+plots.picture(
+    plots.field_rates(
+        rates,
+        list(data.FIELDS),
+        {
+            "missing": "null, gold has a value",
+            "wrong": "another value than gold's",
+            "spurious": "a value, gold is null",
+        },
+    ),
+    "Five line charts by optimizer step, one a field: shares of rollouts whose field is missing, wrong or spurious.",
+    f"Arm C, seed {seed}: mistakes a field; moving average over 5 steps.",
+)
+
+# %% [markdown]
+# Which fields go wrong on the judged documents, by checkpoint (missing / wrong / spurious; step 0 is the shared start):
+
+# %% tags=["hide-input"]
+counts = errors.by_checkpoint(record, start)
+plots.table(
+    plots.lay_out(counts, layouts.MISTAKES_BY_CHECKPOINT),
+    "grpo_errors",
+    f"Arm C, seed {seed}: fields gone wrong, of {counts['n'].iloc[-1]} documents.",
+    csv=counts,
 )
 
 # %% [markdown]

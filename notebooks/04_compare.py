@@ -43,8 +43,9 @@ price_device: str = "an H100"  # what it is the price of
 price_date: str = "2026-10"  # when it was
 resamples: int = 2000  # draws of the held-out documents behind every interval
 resample_seed: int = 0  # random seed of these draws
-max_remainder: float = 0.15  # largest part of a GRPO bill that may be under no timer (share)
+max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share)
 smooth_steps: int = 5  # moving average in figures by step (optimizer steps)
+predictions: str = "book/predictions.yaml"  # file of predictions to score, from the project's root
 
 # %% [markdown]
 # ## Data
@@ -57,10 +58,28 @@ smooth_steps: int = 5  # moving average in figures by step (optimizer steps)
 import pandas as pd
 import yaml
 
-from lib import budgets, compare, cost, diagnose, layouts, outcomes, plots, power, reach, records, resample, show
+from lib import (
+    alarms,
+    budgets,
+    compare,
+    cost,
+    diagnose,
+    errors,
+    layouts,
+    ledger,
+    outcomes,
+    plots,
+    power,
+    preference,
+    reach,
+    records,
+    resample,
+    show,
+)
 from lib.compare import LETTERS, NAMES
+from lib.data import FIELDS
 from lib.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
-from lib.paths import BOOK, RESULTS
+from lib.paths import BOOK, RESULTS, ROOT
 from lib.show import accuracy, number, p_value, per_seed, percent
 
 published = yaml.safe_load((BOOK / "published.yaml").read_text())
@@ -184,8 +203,8 @@ show.table(
     f"Final checkpoints, {n} held-out documents here. The counts are documents that only one of the two has right.",
     layouts.final(spent, timed, unit),
 )
-errors = [compare.standard_error(p.exact, p.n) for curve in curves.values() for p in curve.points.itertuples()]
-standard_error = f"{100 * max(errors):.2g} points"  # of any checkpoint on the curves
+by_point = [compare.standard_error(p.exact, p.n) for curve in curves.values() for p in curve.points.itertuples()]
+standard_error = f"{100 * max(by_point):.2g} points"  # of any checkpoint on the curves
 for arm, rows in final.groupby("arm"):
     show.notes(
         {
@@ -528,8 +547,9 @@ print(tuning)
 # ### DPO: its own measures against the task
 #
 # Means over the first and the last tenth of the steps. Log-probs are sums over a completion, in nats, averaged over the
-# batch; per token beside, because a sum also falls when completions get longer. What happened to the task is the test
-# of the last checkpoint against the start.
+# batch; per token beside, because a sum also falls when completions get longer. The tenths hold other pairs, so whether
+# answers got less likely is read off the rewards of the last one: beta times the change against the start, on the same
+# pairs. What happened to the task is the test of the last checkpoint against the start.
 
 # %%
 dpo = pd.DataFrame([{"seed": seed} | diagnose.dpo_ends(run.steps) for seed, run in of_dpo.items()])
@@ -571,6 +591,64 @@ show.figure(
 )
 
 # %% [markdown]
+# The same on fixed pairs, some of the training pairs and pairs of held-out documents, judged alike at the shared start
+# and at every checkpoint. *Displaced*: chosen answers got less likely, and in more than half of the pairs the chosen
+# one gained on the rejected one. *Parted*: the same gain, and fewer exact records than at the start. Each condition
+# needs a test below `preference.ALPHA` at that checkpoint, on held-out documents.
+
+# %%
+moved = {
+    seed: preference.with_alarms(run.likelihood, curves["dpo", seed]).assign(seed=seed)
+    for seed, run in of_dpo.items()
+    if run.has("likelihood")
+}
+heldout = {seed: rows for seed, table in moved.items() if len(rows := table[table["set"] == "heldout"])}
+
+# %% tags=["hide-input"]
+if moved:
+    by_set = pd.concat(moved.values()).query("step > 0").groupby(["seed", "set"], sort=False)
+    show.table(
+        "dpo_pairs",
+        pd.concat([rows.iloc[sorted({0, (len(rows) - 1) // 2, len(rows) - 1})] for _, rows in by_set]),
+        "Fixed pairs at the first, the middle and the last checkpoint, against the shared start (nats). Exact: of all "
+        "held-out documents. All checkpoints are in the download.",
+        layouts.DPO_PAIRS,
+        csv=pd.concat(moved.values()),
+    )
+else:
+    show.missing("table_dpo_pairs", "Fixed pairs were not judged by checkpoint in these runs.")
+show.figure(
+    "dpo_pairs",
+    plots.dpo_pairs,
+    list(moved.values()),
+    alt="Three line charts by checkpoint: change of the log-prob of chosen and rejected answers, share of held-out "
+    "pairs that prefer the chosen one with share of exact records, and log-prob of the greedy answer.",
+    caption="Fixed pairs judged at every checkpoint. Left: against the shared start. Middle: grey is a coin. "
+    "Right: how likely the checkpoint finds what it answers itself.",
+    absent="Fixed pairs were not judged by checkpoint in these runs.",
+)
+
+
+def per_dpo_seed(tell):
+    """A phrase over the DPO seeds; `tell` of a seed's checkpoints on held-out pairs, without the start."""
+    told = {s: tell(heldout[s][heldout[s]["step"] > 0]) if s in heldout else None for s in of_dpo}
+    return across_seeds(told, "not measured")
+
+
+show.notes(
+    {
+        "dpo_displaced": per_dpo_seed(lambda rows: preference.alarm_phrase(rows, "displaced")),
+        "dpo_parted": per_dpo_seed(lambda rows: preference.alarm_phrase(rows, "parted")),
+        "dpo_heldout": per_dpo_seed(
+            lambda rows: "chosen {chosen:+.2f}, rejected {rejected:+.2f} nats".format(**rows.iloc[-1])
+        ),
+        "dpo_pushed_down": by_seed({r.seed: percent(r.pushed_down, ".0%") for r in dpo.itertuples()}) or "not measured",
+        "dpo_heldout_pushed_down": per_dpo_seed(lambda rows: percent(rows["pushed_down"].iloc[-1], ".0%")),
+        "dpo_alarm_level": preference.ALPHA,
+    }
+)
+
+# %% [markdown]
 # ### Which fields go wrong
 #
 # At the last checkpoint. The fields of an invalid completion, which is not a record at all, count in no column.
@@ -597,13 +675,128 @@ show.notes(
 )
 
 # %% [markdown]
-# ### GRPO: the bill
+# DPO against the shared start, field by field: which got worse, and how. Holm over the fields of all seeds.
+
+# %% tags=["hide-input"]
+field_changes = errors.field_changes(of_dpo, starts)
+show.table(
+    "dpo_fields",
+    field_changes,
+    "DPO's fields from the start to its last checkpoint. Counts at the right: documents that have the field right at "
+    "one of the two only.",
+    layouts.FIELD_CHANGES,
+)
+by_seed_rows = dict(list(field_changes.groupby("seed")))
+show.notes(
+    {
+        "dpo_worse": by_seed({seed: errors.most_worse(rows) for seed, rows in by_seed_rows.items()}),
+        "dpo_fields_worse": across_seeds({s: errors.shown_worse(r, alpha) for s, r in by_seed_rows.items()}, "none"),
+    }
+)
+
+# %% [markdown]
+# By checkpoint, for every arm.
+
+# %% tags=["hide-input"]
+by_checkpoint = [
+    errors.by_checkpoint(run, starts[seed]).assign(arm=arm, seed=seed) for (arm, seed), run in runs.items()
+]
+show.figure(
+    "mistakes",
+    lambda counts: plots.mistakes_by_checkpoint(counts, list(FIELDS), NAMES),
+    by_checkpoint,
+    alt="Line charts by checkpoint, a row a field and a column an arm: held-out documents whose field is missing, "
+    "wrong or spurious, from the shared start on.",
+    caption=f"Fields gone wrong by checkpoint, of {n} held-out documents; step 0 is the shared start.",
+    absent="No checkpoint was judged.",
+)
+
+# %% [markdown]
+# Fields that no arm has right at its last checkpoint. Where the labels are not known to be right, their number is an
+# upper bound on what wrong labels cost; all arms giving one other answer is the sign to look for.
+
+# %% tags=["hide-input"]
+together = {
+    seed: errors.ceiling({arm: errors.last_predictions(runs[arm, seed]) for arm in NAMES if (arm, seed) in runs})
+    for seed in wanted
+}
+ceilings = pd.DataFrame([{"seed": seed} | dict.fromkeys(NAMES) | counts for seed, (counts, _) in together.items()])
+ceilings = ceilings.astype(dict.fromkeys(NAMES, float))
+show.table("ceiling", ceilings, "Fields, of all held-out documents, at the arms' last checkpoints.", layouts.CEILING)
+documents = records.heldout_at_hand(setup)
+examples = pd.concat([rows.head(6).assign(seed=seed) for seed, (_, rows) in together.items()])
+known = [documents.get(id_) for id_ in examples["id"]]
+examples["label"] = [d and layouts.written(d[f]) or "-" for d, f in zip(known, examples["field"], strict=True)]
+examples["text"] = [d["text"] if d else "not at hand" for d in known]
+order = " / ".join(arm for arm in NAMES if (arm, wanted[0]) in runs)
+show.table(
+    "ceiling_examples",
+    examples,
+    f"Some of them, those first that all arms answer alike. Answers: one, or {order}.",
+    layouts.EXAMPLES,
+)
+verified = bool(documents) and all(document.get("verified") for document in documents.values())
+show.notes(
+    {
+        "ceiling": (ceilings, lambda row: f"{row.all} of the {row.any} fields that some arm has not right"),
+        "ceiling_documents": by_seed({s: f"{c['documents']} of {n}" for s, (c, _) in together.items()}),
+        "ceiling_labels": "The labels of these documents are known to be right, so these are hard texts"
+        if verified
+        else "Whether these labels are right is not known here, so this bounds what wrong labels can cost",
+    }
+)
+
+# %% [markdown]
+# ### Where each run's seconds went
 #
 # Every billed second is in one row; inside a step of a GPU run the device's clock decides. A part that no timer saw
-# stays missing, and its time is in the remainder; above `max_remainder` the notebook stops.
+# stays missing, and its time is unaccounted; above `max_unaccounted` the notebook stops. Other clocks check the sums:
+# the device's events over all steps, and the system's clock over a whole attempt.
 
 # %%
-bill, parts = cost.bill(grpo, max_remainder)
+trained = {run.name: run for run in (*starts.values(), *runs.values())}
+bills, by_run = cost.bill(trained, max_unaccounted)
+closed = ledger.table(trained.values())
+
+# %% tags=["hide-input"]
+show.table(
+    "bills",
+    pd.DataFrame({"part": [part for part in by_run.index if by_run["seconds"].loc[part].notna().any()]}),
+    "Billed seconds by part, and their share of the run. A dash: no timer saw such a part in this run.",
+    layouts.bills(by_run),
+    csv=bills,
+)
+show.table(
+    "ledger",
+    closed,
+    "How well the seconds add up. Unaccounted: share of the billed seconds under no timer; worst step: the optimizer "
+    "step with most of it. Device to host: the device's column over all steps against the host's. Rows to system "
+    "clock: all rows of the attempts that ended. Processor seconds: of all threads, a second of wall-clock.",
+    layouts.LEDGER,
+)
+passes = [ledger.passes(run).assign(run=name) for name, run in trained.items()]
+show.table(
+    "passes",
+    pd.concat(passes, ignore_index=True),
+    "What went through the model. A pass with gradient includes its backward. Padded: positions without a token.",
+    layouts.PASSES,
+)
+show.table(
+    "work",
+    closed,
+    "What the seconds were spent on. Utilisation: FLOPs that the real tokens need, over the train seconds at the "
+    "device's dense bfloat16 rate by its datasheet. Energy: the whole device's, in the billed time; its error is what "
+    "one update of the counter can hide.",
+    layouts.WORK,
+)
+worst = closed.loc[closed["unaccounted"].idxmax()]
+show.note("ledger_worst", f"{percent(worst.unaccounted)} in {worst.run}")
+
+# %% [markdown]
+# ### GRPO: the bill
+
+# %%
+bill, parts = cost.bill(grpo, max_unaccounted)
 shares = parts["share"]
 training = cost.training_share(shares)
 generating = shares.loc["generation"]
@@ -635,13 +828,13 @@ show.table(
 )
 alone = shares.drop(index=cost.TOGETHER)
 most = by_seed({seed: f"{alone[seed].idxmax()} at {percent(alone[seed].max())}" for seed in grpo})
-remainder = by_seed({seed: percent(shares.loc[cost.REMAINDER, seed]) for seed in grpo})
+remainder = by_seed({seed: percent(shares.loc[cost.UNACCOUNTED, seed]) for seed in grpo})
 show.figure(
     "bill",
     plots.time_shares,
     [bill[bill["part"].isin(seen)]],
     alt=f"Horizontal bars: share of GRPO's billed seconds by part, one bar a seed. Most: {most}.",
-    caption=f"Shares of GRPO's billed time on {device}. The remainder, under no timer, is {remainder}.",
+    caption=f"Shares of GRPO's billed time on {device}. Unaccounted, under no timer: {remainder}.",
     absent="GRPO's bill was not measured.",
 )
 told = {"generation": generating, "training": training, "update": shares.loc[cost.TOGETHER]}
@@ -654,6 +847,7 @@ show.notes(
         "bill_total": by_seed({seed: spent(curves["grpo", seed].end_hours) for seed in grpo}),
         "bill_most": most,
         "bill_remainder": remainder,
+        "published_bill": f"{theirs['seconds'].sum():,.0f} of {published['bill']['billed_s']:,.0f} s",
         "published_generation": percent(theirs["share"]["generation"]),
         "published_update": percent(theirs["share"][cost.TOGETHER]),
     }
@@ -686,12 +880,9 @@ rows = [
 ]
 signal = pd.DataFrame(rows)
 saturates = signal.set_index("seed")["rose"].reindex(wanted).to_dict()
-rose = "groups without variance in reward became more frequent from first to last tenth"
-groups_verdict = either(
-    saturates,
-    f"GRPO used up its own signal: {rose}",
-    f"GRPO kept its signal: {rose.replace('became', 'did not become')}",
-    "Groups without variance in reward were not counted",
+told = {row["seed"]: diagnose.signal_sentence(row) for row in rows}
+groups_verdict = across_seeds(
+    {seed: told.get(seed) for seed in wanted}, "Groups without variance in reward were not counted"
 )
 print(groups_verdict)
 
@@ -700,9 +891,31 @@ show.table(
     "groups",
     show.beside(signal, published["groups"]),
     "GRPO's signal by tenths of the steps: zero-variance groups first / middle / last, entropy (nats per token) first "
-    "to last. All right, all wrong: of the zero-variance groups, those with only exact records, or with none.",
+    "to last. Of the zero-variance groups: all right, only exact records; equal in between, none exact but some field "
+    "right; all wrong, no field right.",
     layouts.GROUPS,
 )
+by_tenth = pd.concat(
+    [diagnose.signal_tenths(counted[seed]).set_index("measure").add_suffix(f"_{seed}") for seed in grpo], axis=1
+)
+show.table(
+    "signal",
+    by_tenth.dropna(how="all").reset_index(),
+    "GRPO's measures over the first / middle / last tenth of its steps. A measure that no run logged is left out: "
+    "importance ratios exist only where another engine than the trainer generates.",
+    layouts.signal(list(grpo)),
+)
+
+
+def wasted(seed):
+    """What a run spent on groups without signal, as a phrase; None where it was not measured."""
+    seconds = diagnose.column(grpo[seed].steps, "wasted_s").sum(min_count=1)
+    if pd.isna(seconds):
+        return None
+    cost_hours = cost.device_hours(seconds, grpo[seed].info["device"]["count"])
+    return f"{spent(cost_hours)}, {percent(seconds / grpo[seed].info['billed_s'])} of the bill"
+
+
 zero_variance = per_seed(signal, show.tenths)
 show.figure(
     "groups",
@@ -723,7 +936,8 @@ show.notes(
         "zero_variance": zero_variance,
         "signal_nograd": (signal, lambda r: "no such pass was timed" if pd.isna(r.nograd) else percent(r.nograd)),
     }
-    | {f"groups_all_{which}": (signal, show.only(f"constant_{which}", percent)) for which in ("right", "wrong")}
+    | {f"groups_all_{w}": (signal, show.only(f"constant_{w}", percent)) for w in ("right", "between", "wrong")}
+    | {"wasted": across_seeds({seed: wasted(seed) for seed in grpo}, "not measured")}
     | {f"signal_{key}": (signal, show.only(key, percent)) for key in ("zero_all", "gradient_zero", "constant")}
 )
 
@@ -755,19 +969,283 @@ show.table(
 )
 rates = {seed: diagnose.null_shares(run.steps) for seed, run in grpo.items()}
 rates = {seed: diagnose.smooth(table, smooth_steps) for seed, table in rates.items() if table is not None}
+null_alarms = alarms.null_alarm_table({seed: run.steps for seed, run in grpo.items()})
+raised = [(r.field, r.seed, r.alarm) for r in null_alarms.dropna(subset=["alarm"]).itertuples()]
 nulls_peak = across_seeds({s: diagnose.peak_null(rates[s]) if s in rates else None for s in grpo}, "not measured")
 show.figure(
     "nulls",
-    lambda lines: plots.null_rates(lines, ["name", *diagnose.NULLABLE]),
+    lambda lines: plots.field_rates(
+        lines, list(FIELDS), {"null": "answered null", "null_expected": "gold is null"}, raised
+    ),
     [table.assign(seed=seed) for seed, table in rates.items()],
-    alt="Line charts by optimizer step, one a field: rollouts that answer null, rollouts whose gold is null, and "
-    f"rollouts that answer null where gold has a value. Highest of these: {nulls_peak}.",
+    alt="Line charts by optimizer step, one a field: rollouts that answer null, and rollouts whose gold is null. "
+    f"Highest share with null where gold has a value: {nulls_peak}.",
     caption=f"Null answers in GRPO's rollouts, moving average over {smooth_steps} steps.",
     absent="Null answers by step were not measured in these runs.",
+)
+show.figure(
+    "rollout_mistakes",
+    lambda lines: plots.field_rates(
+        lines,
+        list(FIELDS),
+        {
+            "missing": "null, gold has a value",
+            "wrong": "another value than gold's",
+            "spurious": "a value, gold is null",
+        },
+    ),
+    [table.assign(seed=seed) for seed, table in rates.items()],
+    alt="Line charts by optimizer step, one a field: shares of rollouts whose field is missing, wrong or spurious.",
+    caption=f"Mistakes in GRPO's rollouts by field, moving average over {smooth_steps} steps.",
+    absent="Mistakes by field and step were not measured in these runs.",
 )
 moments = {"start": "at the start", "most nulls": "at its worst checkpoint", "last": "at the end"}
 lines = {s: ", ".join(f"{at.loc[(s, moment), 'all']} {when}" for moment, when in moments.items()) for s in grpo}
 show.notes({"nulls_peak": nulls_peak, "nulls_moved": by_seed(lines), "null_verdict": null_verdict})
+
+# %% [markdown]
+# Would a rule have noticed? The null alarm is a CUSUM {cite}`page1954` on each field's null answers minus the nulls in
+# gold; `lib.alarms` has it, and it was fixed before this table was first made. The table measures it on the recorded
+# steps, drawn anew: how often it goes off for nothing, and how soon after a collapse of the published shape began.
+
+# %% tags=["hide-input"]
+any_field = null_alarms[null_alarms["field"] == "any"]
+fields_alone = null_alarms[null_alarms["field"] != "any"]
+if len(null_alarms):
+    show.table(
+        "null_alarm",
+        null_alarms,
+        "The null alarm: when it went off in the runs as recorded; the share of runs without any change in which it "
+        "goes off (any: in one field or more); the injected collapses that it finds, and after how many steps. Null "
+        "rate by then: of the rollouts whose gold has a value, after the median delay.",
+        layouts.NULL_ALARM,
+    )
+else:
+    show.missing("table_null_alarm", "Null answers by step were not measured in these runs.")
+recorded = {seed: rows for seed, rows in fields_alone.groupby("seed")}
+show.notes(
+    {
+        "null_alarm_raised": across_seeds(
+            {
+                seed: ", ".join(
+                    f"{r.field.replace('_', ' ')} at step {r.alarm:.0f}"
+                    for r in recorded[seed].dropna(subset=["alarm"]).itertuples()
+                )
+                or "in no field"
+                if seed in recorded
+                else None
+                for seed in grpo
+            },
+            "not measured",
+        ),
+        "null_alarm_delay": across_seeds(
+            {s: f"{r['delay'].min():.0f} to {r['delay'].max():.0f} steps" for s, r in recorded.items()}, "not measured"
+        ),
+        "null_alarm_false": across_seeds(
+            {r.seed: percent(r.false_alarms, ".0%") for r in any_field.itertuples()}, "not measured"
+        ),
+        "null_alarm_rule": f"a slack of {alarms.SLACK:g} and a threshold of {alarms.THRESHOLD:g} standard deviations",
+    }
+)
+
+# %% [markdown]
+# Reward against accuracy. The divergence alarm goes off at a checkpoint with significantly fewer exact records than the
+# best one before it (exact test, p times the number of checkpoints, below `alpha`), while the reward has not fallen.
+
+# %%
+divergence = pd.concat(
+    [
+        table.assign(seed=seed)
+        for seed, run in grpo.items()
+        if (table := alarms.divergence(curves["grpo", seed], run.steps, alpha)) is not None
+    ]
+    or [pd.DataFrame(columns=["seed"])]
+)
+
+# %% tags=["hide-input"]
+if len(divergence):
+    show.table(
+        "divergence",
+        divergence,
+        "GRPO's reward, and exact held-out records, by checkpoint. Best before: the most exact checkpoint so far, or "
+        "the start; p is of the test against it.",
+        layouts.DIVERGENCE,
+    )
+else:
+    show.missing("table_divergence", "The reward was not logged in these runs.")
+show.figure(
+    "reward",
+    lambda points: plots.reward_and_accuracy(
+        pd.concat(
+            diagnose.smooth(run.steps[["step", "reward"]], smooth_steps).assign(seed=seed)
+            for seed, run in grpo.items()
+            if "reward" in run.steps
+        ),
+        points,
+    ),
+    [divergence] if len(divergence) else [],
+    alt="Line charts by optimizer step, one a seed: reward of GRPO's rollouts, and share of exact held-out records at "
+    "each checkpoint.",
+    caption=f"Reward of GRPO's rollouts, moving average over {smooth_steps} steps, and exact held-out records.",
+    absent="The reward was not logged in these runs.",
+)
+show.note(
+    "divergence",
+    across_seeds({s: preference.alarm_phrase(rows, "alarm") for s, rows in divergence.groupby("seed")}, "not measured"),
+)
+
+# %% [markdown]
+# ## Verdicts and quantities by name
+#
+# What follows scores statements of three kinds: the published study's findings, the sentences of the articles, and
+# predictions. All draw on the names given here. A verdict is held, wrong (the other way round), not shown or not
+# measured, a seed each. As a quantity it is 1, -1, 0 or missing; a tested one has its p after Holm and its difference
+# (of the documents that only one side has, as a share of all) beside it.
+
+
+# %%
+def pair(left, right, equal):
+    """Rows of `pairs` for two arms: at equal spend, or each at its own end."""
+    here = (pairs["left"] == left) & (pairs["right"] == right)
+    return pairs[here & (pairs["budget_hours"].notna() == equal)]
+
+
+tested = {
+    "sft_over_grpo": decisive,
+    "sft_over_dpo": pair("sft", "dpo", equal=True),
+    "grpo_over_dpo": pair("grpo", "dpo", equal=True),
+    "sft_over_grpo_at_end": pair("sft", "grpo", equal=False),
+    "grpo_over_dpo_at_end": pair("grpo", "dpo", equal=False),
+    **{f"{arm}_over_start": final[final["arm"] == arm] for arm in NAMES},
+    "null_hacking": nulls[nulls["checkpoint"] == "last"],
+}
+verdicts = {name: outcomes.of_rows(rows, alpha) for name, rows in tested.items()}
+at_end = [verdicts["sft_over_grpo_at_end"], verdicts["grpo_over_dpo_at_end"]]
+opposite = {HELD: WRONG, WRONG: HELD}
+more_budgets = all_budgets["left_wins_holm"] - all_budgets["right_wins_holm"]
+verdicts |= {
+    "order_at_end": {s: outcomes.all_of([step.get(s, NOT_MEASURED) for step in at_end]) for s in wanted},
+    "sft_never_behind": {r.seed: r.right_wins == 0 if r.compared else None for r in all_budgets.itertuples()},
+    "sft_ahead_at_more_budgets": {
+        row.seed: None if not row.compared else NOT_SHOWN if more == 0 else more > 0
+        for row, more in zip(all_budgets.itertuples(), more_budgets, strict=True)
+    },
+    "grpo_holds_later": {r.seed: outcomes.sooner(r) for r in of_c.itertuples()},
+    "grpo_holds_sft_later": {r.seed: outcomes.sooner(r) for r in of_a.itertuples()},
+    "dpo_below_start": {seed: opposite.get(o, o) for seed, o in verdicts["dpo_over_start"].items()},
+    "displacement": displaced,
+    "places_dominate": {s: share > 0.5 for s, share in of_arms.groupby("seed")["places_share"].min().dropna().items()},
+    "training_dominates": trains_more,
+    "groups_saturate": saturates,
+    "entropy_falls": {
+        r.seed: None if pd.isna(r.entropy_last - r.entropy_first) else r.entropy_last < r.entropy_first
+        for r in signal.itertuples()
+    },
+}
+fell = "entropy fell from the first tenth of the steps to the last"
+entropy_verdict = either(
+    {seed: verdicts["entropy_falls"].get(seed) for seed in wanted},
+    fell,
+    fell.replace("fell", "did not fall"),
+    "entropy was not measured",
+)
+show.note("entropy_verdict", entropy_verdict)
+verdicts = {name: {s: outcomes.counted(result.get(s)) for s in wanted} for name, result in verdicts.items()}
+
+
+# %%
+def column(rows, name):
+    """{seed: value} of a table with one row a seed."""
+    return dict(zip(rows["seed"], rows[name], strict=True))
+
+
+def change_of(name):
+    """{seed: last tenth - first tenth} of one of DPO's own measures."""
+    return column(dpo.assign(change=dpo[f"{name}_last"] - dpo[f"{name}_first"]), "change")
+
+
+quantities = {
+    "exact_base": dict.fromkeys(wanted, float((setup.checkpoints["exact"] / setup.checkpoints["n"]).iloc[-1])),
+    "exact_start": {seed: float(curve.points["accuracy"][0]) for (_, seed), curve in curves.items()},
+    "billed_hours_start": {seed: hours([start]) for seed, start in starts.items()},
+    "reach_multiple": column(of_c, "multiple"),  # GRPO's hours to hold its last accuracy, in continued SFT's
+    "touch_multiple": column(of_c, "touch_multiple"),
+    "chosen_logp_change": change_of("chosen_logp"),  # nats
+    "rejected_logp_change": change_of("rejected_logp"),
+    "preference_accuracy_change": change_of("accuracy"),
+    "entropy_ratio": column(signal.assign(ratio=signal["entropy_last"] / signal["entropy_first"]), "ratio"),
+    "token_ratio": column(tokens[tokens["source"] == "here"], "ratio"),
+    "bill_training": training.to_dict(),
+}
+for arm in NAMES:
+    rows = tested[f"{arm}_over_start"]
+    quantities |= {f"exact_last_{arm}": column(rows, "last"), f"exact_best_{arm}": column(rows, "best")}
+    quantities |= {f"billed_hours_{arm}": column(rows, "hours")}
+    quantities |= {f"places_share_{arm}": column(of_arms[of_arms["arm"] == arm], "places_share")}
+    ratios = {
+        s: curves[arm, s].end_hours / curves["sft", s].end_hours
+        for s in wanted
+        if {(arm, s), ("sft", s)} <= set(curves)
+    }
+    quantities[f"bill_ratio_{arm}"] = ratios  # in continued SFT's hours
+for measure in ("zero_first", "zero_middle", "zero_last", "constant_right", "gradient_zero"):
+    quantities[measure] = column(signal, measure)
+for name, part in {
+    "generation": "generation",
+    "sync": "weight sync to the engine",
+    "nograd": "no-grad forward",
+    "update": cost.TOGETHER,
+    "remainder": cost.UNACCOUNTED,
+}.items():
+    quantities[f"bill_{name}"] = shares.loc[part].to_dict()
+for moment in at.index.unique("checkpoint"):
+    quantities[f"nulls_{moment.replace(' ', '_')}"] = at.xs(moment, level="checkpoint")["all"].to_dict()
+for name, result in verdicts.items():
+    quantities[name] = {seed: {HELD: 1, NOT_SHOWN: 0, WRONG: -1}.get(how) for seed, how in result.items()}
+for name, rows in tested.items():
+    quantities[f"p_{name}"] = column(rows, "p_holm")
+    quantities[f"difference_{name}"] = column(rows.assign(d=(rows["left_better"] - rows["right_better"]) / n), "d")
+
+# %% [markdown]
+# Names of runs that are planned and were not made yet: a prediction may use them now, and is not decidable until a run
+# fills them in. On the right of each is the arm that it is compared with; its `bill_ratio` is in that arm's hours.
+
+# %%
+later = {
+    "lean": "grpo",  # the same updates as C, made cheaper
+    "weak_start": "grpo",  # C from a start that is right on about a third of the documents
+    "from_base": "grpo",  # C from the base model
+    "unlabelled": "grpo",  # a reward that sees schema and support by the text, and no label
+    "hard_prompts": "grpo",  # prompts of which a sample went wrong
+    "after_sft": "grpo",  # C from A's last checkpoint
+    "uncorrected": "grpo",  # without the correction for the engine's probabilities
+    "group_4": "grpo",
+    "group_16": "grpo",
+    "sft_gentle": "sft",  # A with a lower learning rate and warm-up
+    "sft_rerun": "sft",  # A again, same seed
+}
+planned = [
+    *(f"{name}_{v}" for v in later for name in ("exact_start", "exact_last", "billed_hours", "bill_ratio")),
+    *(f"{name}_{v}" for v, arm in later.items() if arm == "grpo" for name in ("zero_first", "zero_last")),
+    *(f"exact_wikipedia_{arm}" for arm in ("start", *NAMES)),
+]
+statements = [f"{v}_over_start" for v in later] + [f"{v}_over_{arm}" for v, arm in later.items()]
+statements += [f"{arm}_over_start_on_wikipedia" for arm in NAMES] + ["grpo_over_sft_on_wikipedia"]
+planned += [f"{prefix}{name}" for name in statements for prefix in ("", "p_", "difference_")]
+quantities = {  # a seed without a value has a missing one
+    name: {seed: float("nan") if pd.isna(values.get(seed)) else float(values[seed]) for seed in wanted}
+    for name, values in quantities.items()
+}
+quantities |= {name: {} for name in planned if name not in quantities}
+
+# %% tags=["hide-input", "hide-output"]
+rows = [{"name": name} | {f"seed_{seed}": values.get(seed) for seed in wanted} for name, values in quantities.items()]
+show.table(
+    "quantities",
+    pd.DataFrame(rows),
+    "Every quantity that a prediction may name, with its value here; a dash: not measured, or not run yet.",
+    layouts.quantities(wanted),
+)
 
 # %% [markdown]
 # ## What the published study found, asked of these runs
@@ -776,42 +1254,113 @@ show.notes({"nulls_peak": nulls_peak, "nulls_moved": by_seed(lines), "null_verdi
 # run here was recorded. A statement that one arm or checkpoint is better than another is scored by the exact test after
 # Holm: held, wrong (the other way round), or not shown. The others are counted.
 
-# %%
-at_end = pairs[pairs["budget_hours"].isna()].groupby(["left", "right"])
-order = [
-    outcomes.of_rows(at_end.get_group(key), alpha) if key in at_end.groups else {}
-    for key in (("sft", "grpo"), ("grpo", "dpo"))
-]
-opposite = {HELD: WRONG, WRONG: HELD}
-scores = {
-    "sft_leads": outcomes.of_rows(decisive, alpha),
-    "order_at_end": {s: outcomes.all_of([step.get(s, NOT_MEASURED) for step in order]) for s in wanted},
-    "sft_never_behind": {r.seed: r.right_wins == 0 if r.compared else None for r in all_budgets.itertuples()},
-    "grpo_holds_later": {r.seed: outcomes.sooner(r) for r in of_c.itertuples()},
-    "dpo_below_start": {seed: opposite.get(result, result) for seed, result in change["dpo"].items()},
-    "displacement": displaced,
-    "places_dominate": {s: share > 0.5 for s, share in of_arms.groupby("seed")["places_share"].min().dropna().items()},
-    "training_dominates": trains_more,
-    "groups_saturate": saturates,
-    "null_hacking": more_nulls,
-}
-scores = {key: {seed: outcomes.counted(score.get(seed)) for seed in wanted} for key, score in scores.items()}
-
 # %% tags=["hide-input"]
-for article, statements in published["claims"].items():
+for article, statements in published["findings"].items():
     if article == "source":
         continue
-    claims = pd.DataFrame([{"key": key, **c, "here": outcomes.outcome(scores[key])} for key, c in statements.items()])
+    found = pd.DataFrame([{"key": k, **f, "here": outcomes.outcome(verdicts[k])} for k, f in statements.items()])
     show.table(
-        f"claims_{article}",
-        claims,
+        f"findings_{article}",
+        found,
         "The published findings, taken as predictions for these runs and scored by rule; significance is "
         f"p < {alpha}, after Holm unless the statement says raw.",
-        layouts.CLAIMS,
+        layouts.FINDINGS,
     )
-    tally = claims["here"].where(claims["here"].isin(outcomes.OUTCOMES), "not alike in all seeds").value_counts()
+    tally = found["here"].where(found["here"].isin(outcomes.OUTCOMES), "not alike in all seeds").value_counts()
     told = ", ".join(f"{count} {how}" for how, count in sorted(tally.items()))
-    show.note(f"claims_{article}", f"of {len(claims)}, {told}")
+    show.note(f"findings_{article}", f"of {len(found)}, {told}")
+
+# %% [markdown]
+# ## What the articles say, and what each sentence rests on
+#
+# Every sentence of the articles that judges is one of those glued above, and is made from its verdict: where the
+# verdict turns, the sentence does. A row a sentence; one that rests on two tests has two.
+
+# %%
+MCNEMAR, COUNTED = "exact McNemar, paired by document, Holm", "counted, no test"
+SIGNAL, REWARD = "GRPO: where the signal goes", "GRPO: what the reward does not show"
+claims = [  # key of the glued sentence, its verdict (none: the sentence is the count), what is tested, how, where
+    ("headline", "sft_over_grpo", "A is ahead of C at the most both spent", MCNEMAR, "At equal spend"),
+    ("equal_spend", "sft_over_grpo", "A is ahead of C at the most both spent", MCNEMAR, "At equal spend"),
+    ("all_budgets", "sft_ahead_at_more_budgets", "A leads at more budgets than C", MCNEMAR, "At equal spend"),
+    ("gain_sft", "sft_over_start", "A ends above its start", MCNEMAR, "What each arm reached"),
+    ("gain_dpo", "dpo_over_start", "B ends above its start", MCNEMAR, "What each arm reached"),
+    ("gain_grpo", "grpo_over_start", "C ends above its start", MCNEMAR, "What each arm reached"),
+    ("reach_c", "grpo_holds_later", "A holds C's last accuracy on fewer hours", COUNTED, "Reach and hold"),
+    ("reach_a", "grpo_holds_sft_later", "A holds its own last accuracy on fewer hours", COUNTED, "Reach and hold"),
+    ("tuning", None, "where each learning rate stands among its trials", COUNTED, "Cost"),
+    ("dpo_verdict", "displacement", "both log-probs fall, preference accuracy rises", COUNTED, "DPO"),
+    ("dpo_verdict", "dpo_over_start", "B ends above its start", MCNEMAR, "DPO"),
+    ("headline_bill", "training_dominates", "training costs more than generating", COUNTED, "GRPO: the bill"),
+    ("bill_most", None, "the largest part of the bill", COUNTED, "GRPO: the bill"),
+    (
+        "groups_verdict",
+        "groups_saturate",
+        "more zero-variance groups in the last tenth than the first",
+        COUNTED,
+        SIGNAL,
+    ),
+    ("entropy_verdict", "entropy_falls", "lower entropy in the last tenth than the first", COUNTED, SIGNAL),
+    ("null_verdict", "null_hacking", "more documents with a null for a value than at the start", MCNEMAR, REWARD),
+    ("nulls_peak", None, "the field with the highest share", COUNTED, REWARD),
+]
+
+# %% tags=["hide-input"]
+rows = []
+for key, name, statement, test, section in claims:
+    p = {seed: p_value(p) for seed, p in quantities.get(f"p_{name}", {}).items()}
+    row = {"key": key, "sentence": show.told[key], "tested": statement, "test": test, "section": section}
+    how = "the sentence says it" if name is None else outcomes.outcome(verdicts[name])
+    rows.append(row | {"outcome": how, "p": by_seed(p) if p else "-"})
+show.table(
+    "claims",
+    pd.DataFrame(rows),
+    "The sentences of the articles that judge, as they stand on the pages, and the verdict each is made from.",
+    layouts.CLAIMS,
+)
+
+# %% [markdown]
+# ## What was predicted
+#
+# Each prediction of the file is one comparison of a quantity with a number or with another quantity. It is scored in
+# every seed that has the quantity. The Brier score is (probability - outcome)^2, averaged over a prediction's seeds,
+# then over predictions, so that a prediction counts once however many seeds it has; what cannot be decided is left out
+# and counted.
+
+# %%
+from lib.predictions import brier, load, scored, standing
+
+made_for, predicted = load(ROOT / predictions, quantities)
+scores = scored(predicted, quantities)
+score = brier(scores)
+known_before = standing(records.file_sha256(ROOT / predictions), [run.info.get("predictions_sha256") for run in there])
+print(f"{score}; {known_before}")
+
+# %% tags=["hide-input"]
+decidable = scores["decided"] > 0
+scores["here"] = [by_seed({s: number(v, ".4g") for s, v in values.items()}) or "not run" for values in scores["values"]]
+show.table(
+    "predictions",
+    scores.drop(columns="values"),
+    f"Predictions made for profile {made_for}, scored on {profile}. The file is {known_before}. Brier: averaged over a "
+    "prediction's seeds; 0 is perfect, 0.25 is what one half earns.",
+    layouts.PREDICTIONS,
+)
+missed = scores[scores["brier"] > 0.25]
+tally = scores["outcome"].str.split(";").str[0].value_counts()
+show.notes(
+    {
+        "predictions_profile": made_for,
+        "predictions_standing": known_before,
+        "predictions_tally": f"of {len(scores)}, " + ", ".join(f"{k} {how}" for how, k in sorted(tally.items())),
+        "predictions_missed": "; ".join(
+            f"“{r.statement}” (given {r.probability:.0%}; {r.outcome})" for r in missed.itertuples()
+        )
+        or "none",
+        "predictions_brier": f"{number(score['brier'], '.3f')} over the {decidable.sum()} that can be decided; "
+        f"{number(score['expected'], '.3f')} would be the average if every probability were right, 0.25 that of a coin",
+    }
+)
 
 # %% [markdown]
 # ## Recap

@@ -25,7 +25,7 @@ GRPO_STEP = {
     "generation": 4.0,
     "generate_rest": 0.5,
     "reward": 0.1,
-    "score": 0.2,
+    "tokenise": 0.2,
     "forward_nograd": 5.0,
     "forward_grad": 6.0,
     "backward": 12.0,
@@ -33,7 +33,7 @@ GRPO_STEP = {
     "optimizer": 0.4,
     "data": 0.1,
     "log": 0.1,
-    "unaccounted": 0.5,
+    "unaccounted": 0.3,
 }
 LEARNING_RATES = {"start": 1e-3, "sft": 1e-3, "dpo": 1e-4, "grpo": 5e-4}
 GPU = {"kind": "cuda", "name": "Fake GPU", "count": 1, "uuid": None, "driver": None}
@@ -80,7 +80,9 @@ def write(
             if arm == "grpo":
                 phases += [(phase, step, seconds) for step in steps["step"] for phase, seconds in grpo_step.items()]
             curve = [(billed_s, accuracy - 0.02 * seed) for billed_s, accuracy in curve]
-            writer.run(arm, seed, curve, parents, steps, phases)
+            judged = arm == "dpo" and f"{arm}-s{seed}" not in drop_steps
+            more = {"likelihood": _likelihood(len(curve))} if judged else {}
+            writer.run(arm, seed, curve, parents, steps, phases, more)
 
 
 class _Writer:
@@ -88,7 +90,7 @@ class _Writer:
         self.folder, self.profile, self.device, self.skip, self.info = folder, profile, device, skip, info
         (folder / "pins").mkdir(parents=True, exist_ok=True)
 
-    def run(self, arm, seed, curve, parents, steps, phases):
+    def run(self, arm, seed, curve, parents, steps, phases, more=None):
         name = arm if seed is None else f"{arm}-s{seed}"
         if name in self.skip:
             return
@@ -120,6 +122,7 @@ class _Writer:
         ledger["step"] = ledger["step"].astype("Int64")
         ledger["device_s"] = ledger["device_s"].astype("float64")
         tables = {"checkpoints": pd.DataFrame(checkpoints), "predictions": pd.concat(predictions), "phases": ledger}
+        tables |= more or {}
         if steps is not None:
             tables["steps"] = steps
         for table, rows in tables.items():
@@ -174,8 +177,26 @@ def _dpo_steps(n_steps):
     chosen, rejected = -1.7 - 2 * rise, -3.6 - 6 * rise
     return _plain_steps(n_steps).assign(
         chosen_logp=chosen, rejected_logp=rejected, chosen_logp_token=chosen / 30, rejected_logp_token=rejected / 30,
-        accuracy=0.55 + 0.15 * rise, margin=rise,
+        accuracy=0.55 + 0.15 * rise, margin=rise, rejected_reward=-1.5 * rise, chosen_reward=-0.5 * rise,
     )  # fmt: skip
+
+
+def _likelihood(n_checkpoints, n_pairs=40):
+    """Fixed pairs at the start and every checkpoint: both answers get less likely, the rejected ones three times so.
+
+    In one pair in ten it is the other way round.
+    """
+    rows = []
+    for at in range(n_checkpoints + 1):
+        for name in ("train", "heldout"):
+            for pair in range(n_pairs):
+                fall = 0.5 * at * (1 + pair / n_pairs)
+                chosen, rejected = (fall, 3 * fall) if pair % 10 else (3 * fall, fall)
+                row = {"step": 10 * at, "set": name, "id": f"doc-{pair:04}", "chosen_logp": -2.0 - chosen}
+                row |= {"chosen_tokens": 30, "rejected_logp": -4.0 - rejected, "rejected_tokens": 32}
+                greedy = {"greedy_logp": -1.0 - 0.1 * at, "greedy_tokens": 28} if name == "heldout" else {}
+                rows.append(row | greedy)
+    return pd.DataFrame(rows)
 
 
 def _grpo_steps(n_steps):
@@ -187,6 +208,9 @@ def _grpo_steps(n_steps):
     )  # fmt: skip
     steps["zero_variance_all_right"] = steps["zero_variance_groups"] // 2
     steps["zero_variance_all_wrong"] = steps["zero_variance_groups"] // 4
+    steps["zero_variance_between"] = steps["zero_variance_groups"] // 8
+    steps["wasted_s"] = 10.0 * steps["zero_variance_groups"] / 16
+    steps["dead_steps"] = 0
     steps["grad_norm"] = np.where(rise > 0.5, 0.0, 1.0)
     for number, field in enumerate(FIELDS):
         expected = 40 if field.startswith("death") else 0

@@ -4,6 +4,7 @@ The comparing notebook is executed on made-up records (tests/fake_records.py); w
 """
 
 import functools
+import html
 import json
 import re
 import shutil
@@ -21,8 +22,9 @@ from nbclient.exceptions import CellExecutionError
 
 from lib import records
 from lib.paths import BOOK, NOTEBOOKS, RESULTS, ROOT, RUNS
+from lib.predictions import load
 
-ARTICLES = ("cost_curves", "grpo_bill")
+ARTICLES = ("cost_curves", "grpo_bill", "claims")
 
 
 TRIALS = """arm,seed,parameter,value,split,n,exact,best_exact,billed_s,device,commit,id
@@ -120,8 +122,8 @@ def test_swapping_two_arms_flips_headline_and_title_figure():
     assert base["headline"] == "At equal spend continued SFT beats GRPO, in 2 of 2 seeds"
     assert other["headline"] == "At equal spend GRPO beats continued SFT, in 2 of 2 seeds"
     assert base["figure_cost_curves"] != other["figure_cost_curves"]
-    assert base["claims_cost_curves"] == "of 7, 7 held"
-    assert "wrong" in other["claims_cost_curves"]
+    assert base["findings_cost_curves"] == "of 7, 7 held"
+    assert "wrong" in other["findings_cost_curves"]
     # what the two arms have, they exchange
     values = re.compile(r"0\.\d{4}")
     assert values.findall(base["last_sft"])[0] == values.findall(other["last_grpo"])[0] == "0.8700"
@@ -132,10 +134,15 @@ def test_a_changed_number_moves_what_depends_on_it_and_nothing_else():
     base, other = study("base"), study("perturbed")
     moved = {key for key in base if base[key] != other[key]}
     of_generation = {"bill_generation", "bill_most", "figure_bill", "table_bill"}
+    of_generation |= {"table_bills", "table_ledger", "table_work"}  # shares of the bill, and of the train seconds
     of_dpo = {"last_dpo", "gain_dpo", "dpo_task", "table_final", "table_equal_spend", "table_pairs", "table_errors"}
+    of_both = {"table_quantities", "table_claims", "table_predictions"}
+    of_both |= {"predictions_tally", "predictions_brier", "predictions_missed"}
     of_dpo |= {"figure_cost_curves", "places_share", "table_rules", "table_variation", "detectable"}
     of_dpo |= {"figure_differences", "table_budgets", "table_budgets_summary"}
-    assert moved == of_generation | of_dpo
+    of_dpo |= {"table_dpo_fields", "dpo_worse", "dpo_fields_worse", "table_dpo_pairs", "figure_dpo_pairs"}
+    of_dpo |= {"figure_mistakes", "ceiling", "table_ceiling", "table_ceiling_examples"}
+    assert moved == of_generation | of_dpo | of_both
 
 
 def test_another_rule_of_the_bill_moves_every_cost_and_no_accuracy():
@@ -197,19 +204,115 @@ def test_a_small_study_on_a_cpu_says_what_it_has_not():
     assert glued["headline_bill"].endswith("; measured in 1 of 2 seeds")
     assert glued["null_verdict"].endswith("; measured in 1 of 2 seeds")
     assert glued["dpo_verdict"] == "DPO's log-probs were not measured"
-    assert "not shown in 1 of 2 seeds, not measured in 1" in glued["table_claims_cost_curves"]
+    assert "not shown in 1 of 2 seeds, not measured in 1" in glued["table_findings_cost_curves"]
     assert "were not measured" in glued["figure_groups"] + glued["figure_nulls"]
+    for key in ("dpo_displaced", "dpo_parted", "wasted", "null_alarm_raised", "divergence"):
+        assert glued[key] == "not measured", key
+    for key in ("table_dpo_pairs", "figure_dpo_pairs", "table_null_alarm", "figure_reward", "table_divergence"):
+        assert "absent" in glued[key], key
     assert "not measured" in glued["figure_dpo"]
     assert glued["zero_variance"].startswith("not measured")
+
+
+def test_alarms_and_waste_are_told_by_seed():
+    glued = study("base")
+    assert glued["dpo_displaced"] == "at 3 of 3 checkpoints, first at step 10"
+    assert glued["dpo_parted"].startswith("at 1 of 3 checkpoints, first at step 30 (seed 0)")  # -6 points; seed 1: -8
+    assert glued["dpo_pushed_down"] == "150% (seed 0), 150% (seed 1)"
+    # 20 steps of 10 s, zero-variance groups of 16 as in the steps: 145 s of 900
+    assert glued["wasted"] == "0.0403 h (145 s), $0.18, 16.1% of the bill"
+    assert "importance ratio, mean" not in glued["table_signal"]  # no run logged one
+    assert glued["null_alarm_raised"] == "in no field" and glued["divergence"] == "at none of 4 checkpoints"
+    assert "not at hand" in glued["table_ceiling_examples"]  # made-up records have no documents
 
 
 def test_what_a_test_does_not_show_is_not_said():
     glued = study("one seed")
     assert glued["dpo_verdict"].endswith("both log-probs fell, and no change on the task is shown")
     assert glued["headline"].endswith("GRPO had saved nothing by then and enters as the shared start (seed 0)")
-    rows = re.findall(r"<td>([^<]*)</td>", glued["table_claims_cost_curves"])
+    rows = re.findall(r"<td>([^<]*)</td>", glued["table_findings_cost_curves"])
     assert rows[rows.index("DPO ends below the shared start") + 2] == "not shown"
-    assert "not shown" in glued["claims_cost_curves"]
+    assert "not shown" in glued["findings_cost_curves"]
+
+
+def cells(table):
+    """The cells of a glued table, a list a row, as shown."""
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.S)  # not the head, which has a style
+    return [[html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row, re.S)] for row in rows]
+
+
+def test_a_verdict_that_turns_turns_its_sentence_and_its_row():
+    for which, sentence, how in (("base", "continued SFT beats GRPO", "held"), ("swapped", "GRPO beats", "wrong")):
+        row = cells(study(which)["table_claims"])[0]
+        assert sentence in row[0] and row[3] == how and row[4] == "<0.0001 (seed 0), <0.0001 (seed 1)"
+    rows = {row[1]: row[3] for row in cells(study("small")["table_claims"])}
+    assert rows["training costs more than generating"] == "held in 1 of 2 seeds, not measured in 1"
+    rows = {row[1]: row[3] for row in cells(study("one seed")["table_claims"])}
+    assert rows["B ends above its start"] == "not shown"
+
+
+# What a sentence that judges has in it; one whose key says that it is a verdict judges whatever it says.
+JUDGES = r"\b(beats?|ahead|behind|loses|better|worse|more|less|most|largest|highest|best|sooner|never|change)\b|, p "
+
+
+def test_every_sentence_that_judges_has_a_row_that_repeats_it():
+    pages = "".join((BOOK / f"{page}.md").read_text() for page in (*ARTICLES, "intro", "method", "limits"))
+    asked = set(re.findall(r"\{glue:text\}`stages/04_compare\.ipynb::(\w+):s`", pages))
+    asked = {key for key in asked if not key.startswith(("published_", "predictions_", "findings_"))}
+    for which in ("base", "swapped", "small", "one seed"):
+        glued = study(which)
+        named = {key for key in asked if key.startswith("headline") or key.endswith("_verdict")}
+        judging = named | {key for key in asked if re.search(JUDGES, glued[key])}
+        sentences = {row[0] for row in cells(glued["table_claims"])}
+        assert {key for key in judging if glued[key] not in sentences} == set(), which
+
+
+def test_predictions_are_scored_in_each_seed(tmp_path):
+    """By hand: A wins in both seeds (0.9: Brier 0.01) and ends at 0.87 and 0.85, so above 0.86 in one (0.25)."""
+    rows = {"sft_over_grpo": (">=", 1, 0.9), "exact_last_sft": (">", 0.86, 0.5), "lean_over_grpo": ("<", 1, 0.3)}
+    entries = {
+        f"on_{quantity}": {
+            "statement": f"Of {quantity}", "quantity": quantity, "comparison": comparison, "threshold": threshold,
+            "probability": probability, "seen": "nothing",
+        }
+        for quantity, (comparison, threshold, probability) in rows.items()
+    }  # fmt: skip
+    own = tmp_path / "own.yaml"
+    own.write_text(yaml.safe_dump({"profile": "other", "predictions": entries}, sort_keys=False))
+    fake_records.write(
+        tmp_path,
+        info={
+            "sft-s0": {"predictions_sha256": records.file_sha256(own)},
+            "sft-s1": {"predictions_sha256": "0" * 64},
+            "dpo-s1": {"predictions_sha256": None},
+        },
+    )
+    glued = execute(tmp_path, predictions=str(own))
+    assert [(row[4], row[5]) for row in cells(glued["table_predictions"])] == [
+        ("held", "0.010"),
+        ("held in 1 of 2 seeds", "0.250"),
+        ("not decidable", "-"),
+    ]
+    assert glued["predictions_brier"].startswith("0.130 over the 2 that can be decided; 0.170 would be")
+    assert glued["predictions_tally"] == "of 3, 1 held, 1 held in 1 of 2 seeds, 1 not decidable"
+    assert glued["predictions_missed"] == "none" and glued["predictions_profile"] == "other"
+    assert glued["predictions_standing"] == (
+        "unchanged since 1 of 9 runs began, not the one that 1 of 9 runs began under, "
+        "of unknown age beside 7 of 9 runs, which did not note it"
+    )
+    own.write_text(own.read_text().replace("quantity: exact_last_sft", "quantity: exact_lats_sft"))
+    with pytest.raises(
+        CellExecutionError, match="own.yaml: on_exact_last_sft: quantity: got .exact_lats_sft.*exact_last_sft"
+    ):
+        execute(tmp_path, predictions=str(own))
+
+
+def test_the_projects_predictions_ask_of_runs_without_a_precursor_too():
+    table = cells(study("base")["table_quantities"])
+    _, predictions = load(BOOK / "predictions.yaml", [name for name, *_ in table])
+    not_run = {name for name, *values in table if set(values) == {"-"}}
+    assert len(predictions) >= 10
+    assert sum(prediction["quantity"] in not_run for prediction in predictions.values()) >= 5
 
 
 def test_other_seeds_and_arms_are_not_read_and_not_counted():
@@ -247,7 +350,8 @@ REAL = sorted(path.parent for path in (*RESULTS.glob("*/*/run.json"), *RUNS.glob
 def test_made_up_records_have_the_schema_of_real_ones(tmp_path):
     """Every key and column that the made-up records have, of the same kind, so that a test cannot pass on a fiction."""
     fake_records.write(tmp_path)
-    since = {"zero_variance_all_right", "zero_variance_all_wrong", "judged_split"}  # older records lack them
+    since = {"zero_variance_all_right", "zero_variance_all_wrong", "zero_variance_between", "judged_split"}
+    since |= {"wasted_s", "dead_steps"}  # older records lack them
     for folder in REAL:
         real = records.load(folder)
         if not (tmp_path / "fake" / real.name).exists():
@@ -258,8 +362,8 @@ def test_made_up_records_have_the_schema_of_real_ones(tmp_path):
             assert set(fake.info[group]) - since <= set(real.info[group]), (folder, group)
         assert set(fake.info["attempts"][-1]) <= set(real.info["attempts"][-1])
         assert set(fake.phases["kind"]) <= {"setup", "train", "evaluation", "resume", "lost"}
-        for name in ("checkpoints", "predictions", "phases", "steps"):
-            if not fake.has(name):
+        for name in ("checkpoints", "predictions", "phases", "steps", "likelihood"):
+            if not fake.has(name) or name == "likelihood" and not real.has(name):
                 continue
             ours, theirs = getattr(fake, name), getattr(real, name)
             assert set(ours) - since <= set(theirs), (folder, name)
@@ -313,7 +417,10 @@ def typed_numbers(text):
     return re.findall(r"(?<![\w.])(?!(?:19|20)\d\d\b)\d+(?:[.,]\d+)*", prose(text))
 
 
-JUDGING = r"\b(beats?|leads?|wins?|won|loses|ahead of|behind|outperform\w*|(better|worse|cheaper|faster) than)\b"
+JUDGING = (
+    r"\b(beats?|leads?|wins?|won|loses|ahead of|behind|outperform\w*|(better|worse|cheaper|faster) than|"
+    r"stall\w*|falling|rising|costs nothing)\b"
+)
 
 
 @pytest.mark.parametrize("article", ARTICLES)

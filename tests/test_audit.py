@@ -1,10 +1,12 @@
 """Every kind of tampering with a record is found, and only finished, pinned runs become records."""
 
 import json
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from fake_records import FIELDS, write
+from fake_records import _likelihood as fake_likelihood
 
 from lib import audit, evaluate, records
 from lib.identity import digest
@@ -190,3 +192,16 @@ def test_other_runs_are_not_recorded(study, changed, expected):
         audit.record("p", [0])
     assert expected in str(caught.value)
     assert (study / "setup" / "run.json").stat().st_mtime_ns == before
+
+
+def test_a_likelihood_table_has_the_same_pairs_at_the_start_and_every_checkpoint():
+    table, checkpoints = fake_likelihood(2), pd.DataFrame({"step": [10, 20]})
+
+    def found(likelihood):
+        return audit._likelihood_problems(SimpleNamespace(likelihood=likelihood, checkpoints=checkpoints))
+
+    assert found(table) == []
+    assert "expected [0, 10, 20]" in found(table[table["step"] < 20])[0]
+    assert "not the same pairs" in found(table.drop(index=table.index[-1]))[0]
+    assert "a chosen log-prob above 0" in found(table.assign(chosen_logp=0.1))[0]
+    assert "a greedy log-prob above 0, or without tokens" in found(table.assign(greedy_tokens=None))[0]

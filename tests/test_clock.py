@@ -130,3 +130,39 @@ def test_a_line_that_a_kill_cut_short_is_dropped_before_the_next_append(tmp_path
     clock.repair(path)
     clock.append(path, {"step": 2})
     assert clock.read_lines(path) == [{"step": 1}, {"step": 2}]
+
+
+def test_energy_stands_on_the_remainder_and_the_cut_books_itself(tmp_path, ticking, monkeypatch):
+    joules = iter([50.0, 60.0, 85.0])
+    cost = clock.Clock(tmp_path, energy=lambda: next(joules))
+    cost.start()
+    cost.training, cost.each_step = True, lambda step: ticking(0.5)  # writing takes half a second
+    with cost.phase("backward"):
+        ticking(2)
+    cost.cut(1)
+    ticking(1)
+    cost.cut(2)
+    table = clock.ledger(tmp_path).set_index(["step", "phase"])
+    assert table.loc[(1, "unaccounted"), "energy_j"] == 10 and table.loc[(2, "unaccounted"), "energy_j"] == 25
+    assert table.loc[(1, "backward"), ["energy_j"]].isna().all()  # no counter tells phases apart
+    assert table.loc[(2, "timer"), "host_s"] == 0.5 and table.loc[(2, "unaccounted"), "host_s"] == 1
+    assert table["host_s"].sum() == 3.5
+
+
+def test_an_attempt_that_ends_notes_what_other_clocks_say(tmp_path):
+    cost = clock.Clock(tmp_path)
+    cost.start()
+    with cost.phase("model_load"):
+        time.sleep(0.05)
+    cost.stop()
+    end = clock.read_lines(tmp_path / "attempts.jsonl")[-1]
+    assert 0.05 < end["timed_s"] == pytest.approx(end["wall_s"], abs=0.02) and end["process_s"] < end["wall_s"]
+
+
+def test_imports_are_timed_and_not_billed(tmp_path, ticking):
+    cost = clock.Clock(tmp_path)
+    cost.start()
+    with cost.phase("imports"):
+        ticking(4)
+    table = clock.ledger(tmp_path).set_index("phase")
+    assert table.loc["imports", ["host_s", "kind", "billed"]].tolist() == [4, "imports", False] and cost.billed_s == 0

@@ -14,8 +14,8 @@ def ledger(*rows, billed=True):
     return table.astype({"step": "Int64", "host_s": float, "device_s": float})
 
 
-def shares(phases, billed_s, max_remainder=1.0):
-    return cost.share_table(phases, billed_s, max_remainder, "grpo-s0").set_index("part")
+def shares(phases, billed_s, max_unaccounted=1.0):
+    return cost.share_table(phases, billed_s, max_unaccounted, "grpo-s0").set_index("part")
 
 
 def test_hours_and_units():
@@ -56,7 +56,7 @@ def test_shares_by_hand():
     table = shares(phases, 100.0)
     assert table.loc["generation", ["seconds", "share"]].tolist() == [50, 0.5]
     assert table.loc["load, start, checkpoints", "share"] == 0.15
-    assert table.loc[cost.REMAINDER, "seconds"] == 10  # 4 s in steps under no timer, 6 s outside any row
+    assert table.loc[cost.UNACCOUNTED, "seconds"] == 10  # 4 s in steps under no timer, 6 s outside any row
     assert table["share"].sum() == pytest.approx(1)
 
 
@@ -73,7 +73,7 @@ def test_unbilled_rows_and_unknown_phases():
     table = shares(pd.concat([billed, ledger((1, "generation", 99, None), billed=False)]), 100.0)
     assert pd.isna(table.loc["generation", "seconds"])
     assert table.loc["brand_new", "seconds"] == 30
-    assert table.loc[cost.REMAINDER, "seconds"] == 10
+    assert table.loc[cost.UNACCOUNTED, "seconds"] == 10
 
 
 def test_device_clock_decides_where_it_ran():
@@ -84,14 +84,22 @@ def test_device_clock_decides_where_it_ran():
     assert table.loc["load, start, checkpoints", "seconds"] == 10
 
 
-def test_a_remainder_above_the_bound_and_a_bill_below_its_parts_are_errors():
-    phases = ledger((1, "backward", 80, None))
-    with pytest.raises(ValueError, match="grpo-s0: 20.0% of the billed time is under no timer, expected at most 15.0%"):
-        shares(phases, 100.0, max_remainder=0.15)
+def test_unaccounted_time_above_the_bound_and_a_bill_below_its_parts_are_errors():
+    phases = ledger((1, "backward", 70, None), (2, "backward", 10, None), (2, "unaccounted", 30, None))
+    with pytest.raises(
+        ValueError, match=r"grpo-s0: 20.0% .* at most 2.0% \(max_unaccounted\); the worst step is 2, .* 75"
+    ):
+        shares(phases, 100.0, max_unaccounted=0.02)
     with pytest.raises(ValueError, match="phases sum to 80.000 s, more than the 70.000 s billed"):
         shares(phases, 70.0)
     with pytest.raises(ValueError, match="billed_s is 0"):
         shares(phases, 0)
+
+
+def test_what_is_left_of_an_enclosing_span_is_under_no_timer():
+    table = shares(ledger((1, "backward", 70, None), (1, "score", 10, None), (1, "tokenise", 20, None)), 100.0)
+    assert table.loc[cost.UNACCOUNTED, "seconds"] == 10 and "score" not in table.index
+    assert table.loc["rest of generate", "seconds"] == 20
 
 
 def test_tokens():

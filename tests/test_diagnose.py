@@ -15,33 +15,64 @@ def test_tenths_are_means_of_whole_steps():
     assert diagnose.tenths(pd.Series([2.0])) == (2, 2, 2)
 
 
-def dpo_steps(chosen, rejected, accuracy):
-    return pd.DataFrame({"chosen_logp": chosen, "rejected_logp": rejected, "accuracy": accuracy})
+def dpo_steps(chosen, rejected, accuracy, logps=(-1, -3)):
+    steps = pd.DataFrame({"chosen_reward": [0.0, chosen], "rejected_reward": [0.0, rejected], "accuracy": accuracy})
+    return steps.assign(chosen_logp=logps, rejected_logp=logps)
 
 
-def test_displacement_needs_both_log_probs_down_and_preference_up():
-    assert diagnose.dpo_ends(dpo_steps([-1, -3], [-3, -9], [0.5, 0.7]))["displaced"] is True
-    assert diagnose.dpo_ends(dpo_steps([-1, -1], [-3, -9], [0.5, 0.7]))["displaced"] is False
-    assert diagnose.dpo_ends(dpo_steps([-1, -3], [-3, -9], [0.7, 0.5]))["displaced"] is False
+def test_displacement_needs_both_less_likely_than_at_the_start_and_preference_up():
+    assert diagnose.dpo_ends(dpo_steps(-0.2, -0.6, [0.5, 0.7]))["displaced"] is True
+    # other pairs in the last tenth, with lower log-probs: these very pairs got likelier
+    assert diagnose.dpo_ends(dpo_steps(0.1, -0.6, [0.5, 0.7], logps=(-1, -3)))["displaced"] is False
+    assert diagnose.dpo_ends(dpo_steps(-0.2, -0.6, [0.7, 0.5]))["displaced"] is False
     unlogged = diagnose.dpo_ends(pd.DataFrame({"accuracy": [0.5, 0.7]}))
     assert unlogged["displaced"] is None
     assert pd.isna(unlogged["chosen_logp_first"])
     assert unlogged["accuracy_last"] == 0.7
+    assert diagnose.dpo_ends(dpo_steps(-0.2, -0.6, [0.5, 0.7]))["pushed_down"] == pytest.approx(1.5)
+    assert pd.isna(unlogged["pushed_down"])
 
 
 def test_group_signal_by_hand():
     steps = pd.DataFrame(
         {"groups": 4, "zero_variance_groups": [1, 2, 4], "zero_variance_all_right": [1, 1, 2]}
-        | {"zero_variance_all_wrong": [0, 1, 1], "entropy": [0.3, 0.2, 0.1], "grad_norm": [1.0, 0.0, 0.0]}
+        | {
+            "zero_variance_all_wrong": [0, 1, 1],
+            "zero_variance_between": [0, 0, 1],
+            "entropy": [0.3, 0.2, 0.1],
+            "grad_norm": [1.0, 0.0, 0.0],
+        }
     )
     row = diagnose.group_signal(steps)
     assert [row[f"zero_{which}"] for which in ("first", "middle", "last")] == [0.25, 0.5, 1.0]
     assert row["gradient_zero"] == pytest.approx(2 / 3)
     assert row["constant_right"] == pytest.approx(4 / 7)
-    assert row["constant_wrong"] == pytest.approx(2 / 7)
+    assert row["constant_between"] == row["constant_wrong"] == pytest.approx(1 / 7)
+    table = diagnose.signal_tenths(steps).set_index("measure")
+    assert table.loc["of these, equal in between"].tolist() == [0, 0, 0.25]
+    assert table.loc["steps with gradient exactly 0"].tolist() == [0, 1, 1]
+    assert table.loc["importance ratio, mean"].isna().all()
     unlogged = diagnose.group_signal(steps.drop(columns="zero_variance_all_wrong"))
     assert unlogged["zero_last"] == 1 and pd.isna(unlogged["constant_wrong"])
     assert all(pd.isna(value) for value in diagnose.group_signal(pd.DataFrame({"step": [1]})).values())
+
+
+@pytest.mark.parametrize(
+    ("constant", "says"),
+    [
+        ([4, 4, 4], "GRPO never had a signal"),
+        ([1, 2, 4], "GRPO used up its own signal"),
+        ([3, 2, 3], "GRPO had little signal from the start"),
+        ([1, 3, 1], "GRPO kept its signal"),
+    ],
+)
+def test_a_run_is_said_to_keep_its_signal_only_where_it_had_one(constant, says):
+    steps = pd.DataFrame({"groups": 4, "zero_variance_groups": constant})
+    assert diagnose.signal_sentence(diagnose.group_signal(steps)).startswith(says)
+
+
+def test_signal_that_was_not_counted_is_not_judged():
+    assert diagnose.signal_sentence(diagnose.group_signal(pd.DataFrame({"step": [1]}))) is None
 
 
 def test_constant_groups_are_told_apart_from_the_rollouts_where_the_steps_do_not():
@@ -53,7 +84,8 @@ def test_constant_groups_are_told_apart_from_the_rollouts_where_the_steps_do_not
     steps = pd.DataFrame({"step": [1], "groups": [3], "zero_variance_groups": [2]})
     run = SimpleNamespace(steps=steps, rollouts=rollouts, has=lambda name: True)
     counted = diagnose.constant_groups(run)
-    assert counted.loc[0, ["zero_variance_all_right", "zero_variance_all_wrong"]].tolist() == [1, 1]
+    kinds = ["zero_variance_all_right", "zero_variance_all_wrong", "zero_variance_between"]
+    assert counted.loc[0, kinds].tolist() == [1, 1, 1]  # all but the name are right in the second group
     assert diagnose.constant_groups(SimpleNamespace(steps=steps, has=lambda name: False)) is steps
     assert diagnose.constant_groups(SimpleNamespace(steps=counted)) is counted
 
@@ -73,7 +105,7 @@ def test_smooth_is_shorter_at_the_start():
 
 def test_null_shares_are_none_where_not_logged():
     assert diagnose.null_shares(pd.DataFrame({"step": [1], "rollouts": [8]})) is None
-    counts = {f"{prefix}_{field}": [2] for field in FIELDS for prefix in ("null", "null_expected", "missing")}
+    counts = {f"{prefix}_{field}": [2] for field in FIELDS for prefix in ("null", "null_expected", *diagnose.MISTAKES)}
     steps = pd.DataFrame({"step": [1], "rollouts": [8]} | counts)
     assert diagnose.null_shares(steps)["null_name"].tolist() == [0.25]
 

@@ -18,6 +18,15 @@ SHARES = pd.DataFrame({"part": ["generation", "backward"], "seed": 0, "share": [
 NAMES = {"sft": "continued SFT", "grpo": "GRPO"}
 
 
+RATES = pd.DataFrame({"seed": 0, "step": [1, 2], "null_name": 0.1, "null_birth_date": [0.2, 0.4]})
+PAIRS = pd.DataFrame(
+    {"seed": 0, "set": ["train", "heldout"] * 2, "step": [1, 1, 2, 2], "chosen": -1.0, "rejected": -3.0}
+)
+PAIRS = PAIRS.assign(preference=0.7, exact=0.5, greedy_token=-0.1)
+REWARD = pd.DataFrame({"seed": 0, "step": [1, 2], "reward": 0.8})
+ALARMED = pd.DataFrame({"seed": 0, "step": [1, 2], "accuracy": 0.5, "alarm": [False, True]})
+
+
 def draw_curves():
     return plots.cost_curves(POINTS, NAMES, "CPU-hours", 1.0, "a title")
 
@@ -28,6 +37,24 @@ def test_the_same_figure_gives_the_same_bytes_and_labels_its_axes(draw):
     assert first == second
     axes = draw().axes
     assert all(axis.get_xlabel() for axis in axes)
+
+
+def test_field_rates_have_a_panel_a_field_and_a_line_an_alarm():
+    axes = plots.field_rates(RATES, ["name", "birth_date"], {"null": "answered null"}, [("birth_date", 0, 2)]).axes
+    assert [axis.get_title(loc="left") for axis in axes] == ["name", "birth date", ""]
+    assert [len(axis.lines) for axis in axes] == [1, 2, 0]
+    assert axes[1].lines[1].get_xdata() == [2, 2]
+
+
+def test_pairs_draw_training_thin_and_only_held_out_beside_the_task():
+    left, middle, right = plots.dpo_pairs(PAIRS).axes
+    assert [line.get_linewidth() for line in left.lines[:2]] == [1, 1]
+    assert (len(left.lines), len(middle.lines), len(right.lines)) == (5, 3, 1)  # with the lines at 0 and at a half
+
+
+def test_a_divergence_alarm_is_a_cross_where_it_went_off():
+    (axis,) = plots.reward_and_accuracy(REWARD, ALARMED).axes
+    assert axis.lines[-1].get_marker() == "x" and list(axis.lines[-1].get_xdata()) == [2]
 
 
 def test_picture_escapes_and_carries_its_alt_text():

@@ -118,3 +118,32 @@ def test_a_checkpoint_that_a_kill_cut_short_is_dropped(places):
 def test_a_record_needs_its_last_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="run.json is missing"):
         Record(tmp_path)
+
+
+def test_a_record_tells_the_predictions_that_its_run_began_under(places, monkeypatch):
+    """The file as it was at the first start: a resumed run keeps that hash, and its identity does not know it."""
+    monkeypatch.setattr(runs.provenance, "BOOK", places)
+    file = places / "predictions.yaml"
+    file.write_text("first")
+    first = records.file_sha256(file)
+    open_dpo().start_clock()
+    file.write_text("second")
+    run = open_dpo()
+    run.start_clock()
+    run.mark_trained()
+    run.clock.stop()
+    record = run.finish()
+    assert record.info["attempts"][0]["status"] == "interrupted"
+    assert record.info["predictions_sha256"] == first != records.file_sha256(file)
+    file.unlink()
+    assert open_dpo().record.folder == record.folder  # the same run, whatever the file is now
+    assert runs.provenance.predictions_sha256() is None
+
+
+def test_a_run_begun_before_predictions_were_noted_does_not_take_todays(places):
+    run = open_dpo()
+    (run.folder / "attempts.jsonl").write_text('{"attempt": 0, "start_utc": "2026-01-01T00:00:00+00:00"}\n')
+    run.start_clock()
+    run.mark_trained()
+    run.clock.stop()
+    assert "predictions_sha256" not in run.finish().info

@@ -7,13 +7,15 @@ import pytest
 
 pytest.importorskip("trl", reason="training is not installed (extra `train`)")
 
+import pandas as pd
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-from lib import clock, data, decode, evaluate, grpo, likelihood, rewards, runs
+from lib import clock, data, decode, evaluate, grpo, likelihood, preference, rewards, runs, wasted
+from lib.lean import LeanGRPOTrainer
 from lib.paths import BASE
 
 MACHINE = dict(use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none", disable_tqdm=True,
@@ -77,7 +79,12 @@ def test_sft_step(run, documents):
     before = trainable(model)
     trainer.train()
     assert_all_changed(model, before)
-    assert runs.logged_steps(run.folder)["step"].tolist() == [1, 2]
+    steps = runs.logged_steps(run.folder)
+    assert steps["step"].tolist() == [1, 2]
+    lengths = [len(row["input_ids"]) for row in trainer.train_dataset]
+    assert steps["forward_grad_rows"].tolist() == [4, 4]
+    assert steps["forward_grad_tokens"].sum() == steps["num_tokens"].iloc[-1] < sum(lengths)
+    assert (steps["forward_grad_positions"] >= steps["forward_grad_tokens"]).all()
     assert [step for step, _ in run.checkpoints()] == [1, 2]
     closes(run)
 
@@ -151,10 +158,13 @@ def test_dpo_with_another_reference_is_stopped(tmp_path, documents):
         likelihood.check_dpo_start(trainer)
 
 
-def grpo_trainer(run, documents, seed, **changes):
+def grpo_trainer(run, documents, seed, worth=None, stop_after_dead_steps=0, kind=GRPOTrainer, **changes):
+    """worth: what every completion earns; by default its reward, and something for its length."""
     tokenizer, model = load()
 
     def reward(completions, gold, text, **_):
+        if worth is not None:
+            return [worth] * len(completions)
         # a completion's length makes rewards differ, so that there is a gradient on an untrained model too
         judged = [rewards.reward(c[0]["content"], g, t) for c, g, t in zip(completions, gold, text, strict=True)]
         return [r + 0.01 * len(c[0]["content"]) for r, c in zip(judged, completions, strict=True)]
@@ -164,31 +174,48 @@ def grpo_trainer(run, documents, seed, **changes):
         for d in documents
     ]
     args = GRPOConfig(
-        output_dir=run.folder, max_steps=1, per_device_train_batch_size=8, num_generations=4, max_completion_length=12,
-        seed=seed, **MACHINE, **changes,
+        output_dir=run.folder, per_device_train_batch_size=8, num_generations=4, max_completion_length=12, seed=seed,
+        **MACHINE, **{"max_steps": 1} | changes,
     )  # fmt: skip
-    trainer = GRPOTrainer(
+    trainer = kind(
         model=model, reward_funcs=reward, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
     )
     grpo.observe(trainer, run)
+    wasted.watch(trainer, run, stop_after_dead_steps, usd_per_hour=3.6)
     run.watch(trainer, grpo.phases(trainer))
     return trainer
 
 
-def test_grpo_step_and_its_rollouts(run, documents):
-    trainer = grpo_trainer(run, documents, seed=0)
+@pytest.mark.parametrize("kind", [GRPOTrainer, LeanGRPOTrainer])
+def test_grpo_step_and_its_rollouts(run, documents, kind):
+    trainer = grpo_trainer(run, documents, 0, kind)
     before = trainable(trainer.model)
     trainer.train()
     assert_all_changed(trainer.model, before)
     train = closes(run)
-    assert {"generation", "generate_rest", "reward", "score"} <= set(train)
+    assert {"generation", "generate_rest", "tokenise", "detokenise", "reward", "zero_grad"} <= set(train)
     assert "weight_sync" not in train  # no engine: missing, not 0
     table = grpo.rollouts(run.folder)
     assert len(table) == 8 and table["group"].nunique() == 2
     logged = runs.logged_steps(run.folder)
     assert table["reward"].mean() == pytest.approx(logged["reward"].item(), abs=1e-5)
+    assert logged[["wasted_s", "dead_steps"]].iloc[0].tolist() == [0, 0]  # every group differs
     per_group = table.groupby("group")["advantage"].sum()
     assert per_group.tolist() == pytest.approx([0, 0], abs=1e-4)
+
+
+def test_grpo_without_signal_is_shown_as_it_happens_and_stopped_by_the_rule(run, documents, tmp_path, monkeypatch):
+    monkeypatch.setenv("PROGRESS_FILE", str(tmp_path / "progress"))
+    grpo_trainer(run, documents, seed=0, worth=0.3, stop_after_dead_steps=2, max_steps=4).train()
+    logged = runs.logged_steps(run.folder)
+    assert logged["dead_steps"].tolist() == [1, 2] and (logged["grad_norm"] == 0).all()
+    assert [step for step, _ in run.checkpoints()] == [1, 2]
+    spent = clock.ledger(run.folder).query("kind == 'train'").groupby("step")["host_s"].sum()
+    assert (logged["wasted_s"].to_numpy() < spent.to_numpy()).all()
+    assert (logged["wasted_s"].to_numpy() > 0.5 * spent.to_numpy()).all()  # the rest: checkpoint, log, data
+    lines = (tmp_path / "progress").read_text()
+    assert lines.count("no signal 100% of groups, wasted so far") == 2 and "$" not in lines  # a CPU has no price
+    assert "no signal in 2 steps in a row" in lines
 
 
 def test_the_seed_reaches_the_sampler(tmp_path, documents):
@@ -214,19 +241,18 @@ def test_runs_that_rolled_out_alike_are_refused(tmp_path, documents):
 
 
 def test_groups_are_constant_by_their_rewards_not_by_a_float_deviation():
-    import pandas as pd
-
     rows = []
     for group, rewards_G in enumerate([[0.3] * 8, [0.3] * 7 + [0.4]]):
         for rollout, value in enumerate(rewards_G):
             row = {"step": 1, "group": group, "rollout": rollout, "reward": value, "valid": True}
-            row |= {"prompt_tokens": 3, "completion_tokens": 2}
+            row |= {"prompt_tokens": 3, "completion_tokens": 2, "advantage": (rollout == 7) * group}
             for f in data.FIELDS:
                 row |= {f: None, f"{f}_verdict": "right", f"{f}_gold_null": True}
             rows.append(row)
     counts = grpo.step_counts(pd.DataFrame(rows)).iloc[0]
     assert counts["zero_variance_groups"] == 1 and counts["groups"] == 2
     assert counts["null_name"] == counts["null_expected_name"] == 16
+    assert counts["live_rows"] == 1
 
 
 SIGNATURES = {
@@ -258,6 +284,37 @@ def test_checkpoint_evaluation_counts_its_verdicts(run, documents):
     assert len(predictions) == table["n"].item() == len(documents)
     assert table["exact"].item() == predictions["exact"].sum() == 0  # eight tokens hold no record
     assert (predictions[[f"{f}_verdict" for f in data.FIELDS]] == "invalid").all(axis=None)
+
+
+def test_fixed_pairs_are_judged_at_the_start_and_every_checkpoint(run, documents):
+    """A tiny DPO run's table `likelihood`: as completion_logps says, kept when interrupted, booked as evaluation."""
+    tokenizer, model = load()
+    prompts, answers = [data.messages(d) for d in documents], [data.answer(d) for d in documents]
+    made = [
+        {"id": d["id"], "prompt": p, "chosen": a, "rejected": a.replace("null", '"x"')}
+        for d, p, a in zip(documents, prompts, answers, strict=True)
+    ]
+    sets = {"train": made[:3], "heldout": made[3:5]}
+    trainer = DPOTrainer(
+        model=model, args=DPOConfig(output_dir=run.folder, max_steps=2, per_device_train_batch_size=4, **MACHINE),
+        train_dataset=Dataset.from_list(pairs(documents)), processing_class=tokenizer,
+    )  # fmt: skip
+    run.watch(trainer, likelihood.phases(trainer))
+    trainer.train()
+    judged = {0: BASE} | dict(run.checkpoints())
+    greedy = {step: {made[3]["id"]: "{}"} for step in judged}
+    table = likelihood.checkpoints(run, judged, sets, greedy, BASE, "float32")
+    assert len(table) == 3 * 5 and table["step"].unique().tolist() == [0, 1, 2]
+    assert table.groupby("set")["greedy_logp"].count().to_dict() == {"train": 0, "heldout": 3}
+    first = table[(table["step"] == 0) & (table["set"] == "train")]
+    sums, lengths = likelihood.completion_logps(load()[1], tokenizer, prompts[:3], answers[:3])
+    assert first["chosen_logp"].tolist() == pytest.approx(sums, abs=1e-3)
+    assert first["chosen_tokens"].tolist() == lengths
+    moved = preference.by_checkpoint(table)
+    assert (moved.loc[moved["step"] > 0, ["chosen", "rejected"]] != 0).all(axis=None)
+    (run.folder / "likelihood" / "2.json").unlink()  # as an interruption would leave it
+    pd.testing.assert_frame_equal(likelihood.checkpoints(run, judged, sets, greedy, BASE, "float32"), table)
+    assert "evaluation" in set(clock.ledger(run.folder)["phase"])
 
 
 def test_completion_logps_are_what_the_model_says(documents):

@@ -77,6 +77,8 @@ def problems(run: records.Record) -> list[str]:
             if row[k] != v
         ]
     found += _bill_problems(run)
+    if run.has("likelihood"):
+        found += _likelihood_problems(run)
     if run.arm == "start":  # the arms begin from these weights
         judged = run.checkpoints["weights_sha256"].iloc[-1]
         if evaluate.weights_sha256(run.weights) != judged:
@@ -131,16 +133,42 @@ def _judgement_problems(table, name):
     return [f"{name}: {what}, in {bad.sum()} rows" for what, bad in rules.items() if bad.any()]
 
 
+def _likelihood_problems(run):
+    """Log-probs above 0 or without tokens, and a table that has not the same pairs at the start and each checkpoint."""
+    table, found = run.likelihood, []
+    for side in ("chosen", "rejected", "greedy"):
+        known = table[table[f"{side}_logp"].notna() | table[f"{side}_tokens"].notna()]
+        if not ((known[f"{side}_logp"] <= 0) & (known[f"{side}_tokens"] > 0)).all():
+            found.append(f"likelihood: a {side} log-prob above 0, or without tokens")
+    steps = {0, *run.checkpoints["step"]}
+    if set(table["step"]) != steps:
+        found.append(f"likelihood: steps {sorted(set(table['step']))}, expected {sorted(steps)}")
+    pairs = {step: set(zip(rows["set"], rows["id"], strict=True)) for step, rows in table.groupby("step")}
+    if table.duplicated(["step", "set", "id"]).any() or len(set(map(frozenset, pairs.values()))) != 1:
+        found.append("likelihood: not the same pairs, once each, at every step")
+    return found
+
+
 def _bill_problems(run):
     """Seconds in run.json that are not the sums of the phases, and checkpoints billed more than the run."""
     found = []
     by_kind = run.phases.groupby("kind")["host_s"].sum()
     kinds = {"billed_s": ["train", "setup"], "train_s": ["train"]}
-    kinds |= {f"{kind}_s": [kind] for kind in ("evaluation", "resume", "lost")}
+    kinds |= {f"{kind}_s": [kind] for kind in ("evaluation", "imports", "resume", "lost")}
     for key, summed in kinds.items():
+        if key == "imports_s" and key not in run.info:
+            continue  # an older record did not time them
         seconds = sum(by_kind.get(kind, 0.0) for kind in summed)
         if abs(run.info[key] - seconds) > 1e-6 * max(1.0, seconds):
             found.append(f"{key} is {run.info[key]}, phases give {seconds}")
+    for attempt in run.info["attempts"]:
+        # An interrupted attempt, and one of an older record, has no second clock.
+        apart = abs(attempt.get("wall_s", 0.0) - attempt.get("timed_s", 0.0))
+        if apart > 0.05 + 1e-3 * attempt.get("wall_s", 0.0):
+            found.append(
+                f"attempt {attempt['attempt']}: the phases sum to {attempt['timed_s']:.3f} s, the system's clock says "
+                f"{attempt['wall_s']:.3f} s"
+            )
     latest = run.checkpoints["billed_s"].max()
     if latest > run.info["billed_s"] * (1 + 1e-9):
         found.append(f"a checkpoint was billed {latest} s, more than the run's {run.info['billed_s']} s")

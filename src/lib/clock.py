@@ -9,14 +9,15 @@ the state that was saved, so that a resumed run bills its first part once and it
 import contextlib
 import json
 import os
+import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 
-# Phases that are timed but not billed.
-NOT_BILLED = {"evaluation"}
+# Phases that are timed but not billed: judging, and imports (billing begins before the model is loaded).
+NOT_BILLED = {"evaluation", "imports"}
 
 
 def now_utc() -> str:
@@ -59,10 +60,12 @@ class Clock:
     """Times one run over all its attempts.
 
     folder: the run's scratch folder. kept_rows: how many rows of `phases.jsonl` belong to the state this attempt
-    resumes from (0 for a fresh one); rows behind them are lost work.
+    resumes from (0 for a fresh one); rows behind them are lost work. energy: a function that reads a counter of joules.
+    synchronise: wait for the device at both ends of every phase, so that the host's column can be compared with the
+    device's; it slows the run down, so it is for calibration and never for a record.
     """
 
-    def __init__(self, folder: Path, kept_rows: int = 0):
+    def __init__(self, folder: Path, kept_rows: int = 0, energy=None, synchronise: bool = False):
         self.path = folder / "phases.jsonl"
         self.attempts_path = folder / "attempts.jsonl"
         rows = read_rows(folder)
@@ -75,11 +78,14 @@ class Clock:
         self.billing = True  # False once the last weights are on disk: what follows is evaluation
         self._stack, self._open, self._events, self._last, self._cuda = [], {}, [], None, None
         self.training = False
+        self.energy, self.synchronise, self.timed_s = energy, synchronise, 0.0
+        self.each_step = lambda step: None  # called when the rows of a step are written
 
     def start(self) -> None:
-        """Begin billing: call before the model is loaded."""
+        """Begin timing: call before the model is loaded."""
         append(self.attempts_path, {"attempt": self.attempt, "start_utc": now_utc(), "kept_rows": self.kept_rows})
-        self._last = time.perf_counter()
+        self._last, self._started = time.perf_counter(), (time.time(), time.process_time())
+        self._joules = self.energy() if self.energy else None
 
     def use_cuda_events(self, torch) -> None:
         """Measure device seconds too, by CUDA events read once a step (no synchronisation inside it)."""
@@ -92,17 +98,25 @@ class Clock:
         event.record()
         return event
 
+    def innermost(self) -> str | None:
+        """Name of the innermost open phase."""
+        return self._stack[-1]["name"] if self._stack else None
+
     @contextlib.contextmanager
     def phase(self, name: str):
         """Time a block under `name`; nested phases are subtracted from the enclosing one (events too, on CUDA)."""
         if self._stack and self._stack[-1]["name"] in NOT_BILLED:
             name = self._stack[-1]["name"]  # a forward pass inside an evaluation is evaluation
+        if self.synchronise and self._cuda:
+            self._cuda.synchronize()
         begin = self._event() if self._cuda else None
         started, frame = time.perf_counter(), {"inner": 0.0, "name": name}
         self._stack.append(frame)
         try:
             yield
         finally:
+            if self.synchronise and self._cuda:
+                self._cuda.synchronize()
             spent = time.perf_counter() - started
             self._stack.pop()
             host, calls = self._open.get(name, (0.0, 0))
@@ -116,9 +130,13 @@ class Clock:
             self.cut(None)
 
     def cut(self, step: int | None, rest: str = "unaccounted") -> None:
-        """Write the rows of everything since the last cut; the remainder is booked as `rest`. No phase may be open."""
-        wall = time.perf_counter() - self._last
-        self._last += wall
+        """Write the rows of everything since the last cut; the remainder is booked as `rest`. No phase may be open.
+
+        The energy since the last cut stands on the row of `rest`: counters are too slow to tell phases apart. What the
+        cut itself takes is booked as `timer`, in the rows of the next one.
+        """
+        now = time.perf_counter()
+        wall, self._last = now - self._last, now
         device = {}
         if self._cuda:
             end = self._event()
@@ -130,11 +148,14 @@ class Clock:
                 enclosing = parent or rest
                 device[enclosing] = device.get(enclosing, 0.0) - seconds
             self._mark, self._events = end, []
-        rows = dict(self._open)
-        remainder = wall - sum(host for host, _ in rows.values())
+        joules = None
+        if self.energy:
+            before, self._joules = self._joules, self.energy()
+            joules = self._joules - before
+        rows, self._open = dict(self._open), {}
         host, calls = rows.get(rest, (0.0, 0))
-        rows[rest] = (host + remainder, calls)
-        self._open = {}
+        rows[rest] = (host + wall - sum(host for host, _ in rows.values()), calls)
+        lines = []
         for name, (host, calls) in rows.items():
             kind = self._kind(name, step)
             row = {
@@ -143,19 +164,32 @@ class Clock:
                 "phase": name,
                 "host_s": host,
                 "device_s": device.get(name),
+                "energy_j": joules if name == rest else None,
                 "calls": calls,
                 "kind": kind,
             }
-            with open(self.path, "a") as file:
-                file.write(json.dumps(row) + "\n")
-            self._n_rows += 1
+            lines.append(json.dumps(row) + "\n")
+            self.timed_s += host
             if kind in ("setup", "train"):
                 self.billed_s += host
             if kind == "train":
                 self.train_s += host
+        with open(self.path, "a") as file:
+            file.write("".join(lines))
+        self._n_rows += len(lines)
+        if step is not None:
+            self.each_step(step)
+        spent = time.perf_counter() - now
+        if spent:
+            host, calls = self._open.get("timer", (0.0, 0))
+            self._open["timer"] = (host + spent, calls + 1)
+            if self._cuda:
+                self._events.append(("timer", None, self._mark, self._event()))
 
     def _kind(self, name: str, step: int | None) -> str:
-        if name in NOT_BILLED or not self.billing:
+        if name in NOT_BILLED:
+            return name
+        if not self.billing:
             return "evaluation"
         if step is not None:
             return "train"
@@ -170,9 +204,26 @@ class Clock:
         write_json(path, {"billed_s": self.billed_s, "train_s": self.train_s, "rows": self._n_rows, "step": step})
 
     def stop(self) -> None:
-        """End this attempt: what follows is not timed."""
+        """End this attempt: what follows is not timed.
+
+        Notes what two other clocks say of it: `wall_s` of the system's clock, for all rows of the attempt (`timed_s`),
+        and `process_s`, the processor seconds of all its threads.
+        """
         self.cut(None)
-        append(self.attempts_path, {"attempt": self.attempt, "end_utc": now_utc()})
+        wall, process = self._started
+        row = {"attempt": self.attempt, "end_utc": now_utc(), "timed_s": self.timed_s}
+        append(self.attempts_path, row | {"wall_s": time.time() - wall, "process_s": time.process_time() - process})
+
+    def call_s(self, calls: int = 1000) -> float:
+        """Seconds that one timed call costs here, by the mean of `calls` empty ones."""
+        with tempfile.TemporaryDirectory() as folder:
+            probe = Clock(Path(folder))
+            probe._cuda, probe.training = self._cuda, True
+            started = time.perf_counter()
+            for _ in range(calls):
+                with probe.phase("empty"):
+                    pass
+            return (time.perf_counter() - started) / calls
 
     def watch(self, trainer, phases: dict) -> None:
         """Time a trainer by wrapping bound methods on this one instance; the trainer class stays untouched.
@@ -201,8 +252,10 @@ class Clock:
             "_clip_grad_norm": "clip",
             "_get_grad_norm": "clip",
             "floating_point_ops": "bookkeeping",
+            "model.train": "bookkeeping",  # sets a flag on every module, each micro-batch
+            "model.zero_grad": "zero_grad",
             "log": "log",
-            "training_step": "unaccounted",
+            "training_step": "unaccounted",  # what is left of it is under no timer
         }
         for dotted, name in (common | phases).items():
             *owners, attribute = dotted.split(".")
@@ -212,6 +265,14 @@ class Clock:
             wrap(target, attribute, name)
         wrap(trainer.accelerator, "backward", "backward")
 
+        train = trainer.train
+
+        def timed_train(*args, **kwargs):
+            clock.cut(None)
+            clock.training = True  # from here to on_train_begin all is trainer_setup: no phase cuts it up
+            return train(*args, **kwargs)
+
+        trainer.train = timed_train
         save, finish_step = trainer._save_checkpoint, trainer._maybe_log_save_evaluate
 
         def timed_save(*args, **kwargs):
@@ -230,7 +291,6 @@ class Clock:
         class Boundaries(TrainerCallback):
             def on_train_begin(self, args, state, control, **kwargs):
                 clock.cut(None, rest="trainer_setup")  # optimizer, scheduler, data loader; a resumed state too
-                clock.training = True
 
             def on_pre_optimizer_step(self, args, state, control, **kwargs):
                 self.span = clock.phase("optimizer")
@@ -264,7 +324,7 @@ def last_step(folder: Path) -> int | None:
 
 
 def ledger(folder: Path) -> pd.DataFrame:
-    """All rows of a run as a table: attempt, step, phase, host_s, device_s, calls, kind, billed; lost work marked.
+    """All rows of a run: attempt, step, phase, host_s, device_s, energy_j, calls, billed, kind; lost work marked.
 
     A row is lost when a later attempt resumed from a state that did not hold it.
     """
@@ -272,9 +332,11 @@ def ledger(folder: Path) -> pd.DataFrame:
     table["step"] = table["step"].astype("Int64")
     keys = ["attempt", "step", "phase", "kind"]
     table = table.groupby(keys, dropna=False, sort=False).agg(
-        host_s=("host_s", "sum"), device_s=("device_s", lambda s: s.sum(min_count=1)), calls=("calls", "sum")
+        host_s=("host_s", "sum"),
+        device_s=("device_s", lambda s: s.sum(min_count=1)),
+        energy_j=("energy_j", lambda s: s.sum(min_count=1)),
+        calls=("calls", "sum"),
     )
-    table = table.reset_index()
-    table["device_s"] = table["device_s"].astype("float64")
+    table = table.reset_index().astype({"device_s": "float64", "energy_j": "float64"})
     table["billed"] = table["kind"].isin(["setup", "train"])
-    return table[["attempt", "step", "phase", "host_s", "device_s", "calls", "billed", "kind"]]
+    return table[["attempt", "step", "phase", "host_s", "device_s", "energy_j", "calls", "billed", "kind"]]

@@ -5,7 +5,7 @@ A column that a run did not log makes its summary missing (NaN), never 0.
 
 import pandas as pd
 
-from lib import compare, grpo
+from lib import compare, grpo, preference
 from lib.data import FIELDS
 from lib.outcomes import HELD, NOT_SHOWN, WRONG
 
@@ -34,16 +34,23 @@ def tenths(values: pd.Series) -> tuple[float, float, float]:
 def dpo_ends(steps: pd.DataFrame) -> dict:
     """`<measure>_first` and `<measure>_last` (means of tenths) of DPO's measures: log-probs in nats, accuracy of pairs.
 
-    `displaced`: chosen and rejected both lost log-prob while preference accuracy rose (likelihood displacement);
-    None where one of them was not logged.
+    `chosen_reward`, `rejected_reward`: of the last tenth; beta times the change of log-prob against the shared start.
+    `pushed_down`: the share of that tenth's margin that comes from rejected answers getting less likely.
+    `displaced`: in the last tenth both are less likely than at the start, and preference accuracy rose (likelihood
+    displacement); None where one of them was not logged. Log-probs of the first and the last tenth would not do: they
+    are of other pairs, and differ by what these are.
     """
     row: dict = {}
     for measure in DPO_MEASURES:
         row[f"{measure}_first"], _, row[f"{measure}_last"] = tenths(column(steps, measure))
-    rise = {m: row[f"{m}_last"] - row[f"{m}_first"] for m in ("chosen_logp", "rejected_logp", "accuracy")}
-    known = not any(pd.isna(change) for change in rise.values())
-    fell = rise["chosen_logp"] < 0 and rise["rejected_logp"] < 0
-    return row | {"displaced": fell and rise["accuracy"] > 0 if known else None}
+    # TRL's rewards are beta times the changes against the reference, so their shares are those of the changes.
+    for side in preference.SIDES:
+        *_, row[f"{side}_reward"] = tenths(column(steps, f"{side}_reward"))
+    row["pushed_down"] = preference.pushed_down(row["rejected_reward"], row["chosen_reward"] - row["rejected_reward"])
+    rise = row["accuracy_last"] - row["accuracy_first"]
+    known = not any(pd.isna(change) for change in (rise, row["chosen_reward"], row["rejected_reward"]))
+    fell = row["chosen_reward"] < 0 and row["rejected_reward"] < 0
+    return row | {"displaced": fell and rise > 0 if known else None}
 
 
 def dpo_sentence(displaced: bool | None, task: str) -> str | None:
@@ -58,11 +65,12 @@ def dpo_sentence(displaced: bool | None, task: str) -> str | None:
 
 
 def constant_groups(run) -> pd.DataFrame:
-    """A GRPO run's steps, with `zero_variance_all_right` and `zero_variance_all_wrong` counted from its rollouts if it
-    did not log them; without either the columns stay absent.
+    """A GRPO run's steps, with the kinds of zero-variance groups (all right, all wrong, between) counted from its
+    rollouts where it did not log them; without either the columns stay absent.
     """
-    kinds = ["zero_variance_all_right", "zero_variance_all_wrong"]
-    if set(kinds) <= set(run.steps.columns) or not run.has("rollouts"):
+    kinds = [f"zero_variance_{kind}" for kind in ("all_right", "all_wrong", "between")]
+    kinds = [kind for kind in kinds if kind not in run.steps]
+    if not kinds or not run.has("rollouts"):
         return run.steps
     return run.steps.merge(grpo.step_counts(run.rollouts)[["step", *kinds]], on="step", how="left", validate="1:1")
 
@@ -71,7 +79,8 @@ def group_signal(steps: pd.DataFrame) -> dict:
     """GRPO's signal: zero-variance groups and entropy (nats per token) by tenths, and steps that moved nothing.
 
     `zero_*`: share of groups whose rollouts all got one reward; `rose`: more in the last tenth than in the first. Of
-    these groups, `constant_right` and `constant_wrong`: the shares whose every rollout is an exact record, or none is.
+    these groups, the shares `constant_right`: every rollout is an exact record; `constant_between`: none is, but some
+    field is right; `constant_wrong`: no field of any rollout is right.
     `gradient_zero`: share of steps with gradient norm exactly 0.
     """
     constant = column(steps, "zero_variance_groups")
@@ -82,10 +91,63 @@ def group_signal(steps: pd.DataFrame) -> dict:
     row["entropy_first"], _, row["entropy_last"] = tenths(column(steps, "entropy"))
     gradient = column(steps, "grad_norm")
     row["gradient_zero"] = float((gradient == 0).mean()) if gradient.notna().all() else float("nan")
-    for which in ("right", "wrong"):
-        count = column(steps, f"zero_variance_all_{which}").sum(min_count=len(steps))
-        row[f"constant_{which}"] = count / constant.sum() if constant.sum() else float("nan")
+    for which, counts in kinds_of_groups(steps).items():
+        row[f"constant_{which}"] = counts.sum(min_count=len(steps)) / constant.sum() if constant.sum() else float("nan")
     return row
+
+
+def kinds_of_groups(steps: pd.DataFrame) -> dict[str, pd.Series]:
+    """Zero-variance groups by step: `right` (all exact), `between` (none exact, a field right), `wrong` (no field)."""
+    right, none, between = (column(steps, f"zero_variance_{kind}") for kind in ("all_right", "all_wrong", "between"))
+    return {"right": right, "between": between, "wrong": none - between}
+
+
+def signal_sentence(row: dict) -> str | None:
+    """What became of one GRPO run's signal; `row` of `group_signal`. None where groups were not counted.
+
+    It was kept only where less than half of the groups were constant in the first tenth and no more in the last.
+    """
+    if pd.isna(row["rose"]):
+        return None
+    if row["zero_all"] == 1:
+        return "GRPO never had a signal: every group was without variance in reward, from the first step to the last"
+    more = "groups without variance in reward became more frequent from first to last tenth"
+    if row["rose"]:
+        return f"GRPO used up its own signal: {more}"
+    less = more.replace("became", "did not become")
+    if row["zero_first"] >= 0.5:
+        return f"GRPO had little signal from the start: half of the groups or more were without it, and {less}"
+    return f"GRPO kept its signal: {less}"
+
+
+def signal_tenths(steps: pd.DataFrame) -> pd.DataFrame:
+    """GRPO's measures by step, one row a measure: means over first, middle and last tenth of the steps.
+
+    Columns `measure`, `first`, `middle`, `last`. Groups are shares of all groups of a step (`kinds_of_groups`). Clip
+    and importance ratios are the trainer's own; the latter exist where another engine than the trainer generates.
+    """
+    groups = column(steps, "groups")
+    kinds = kinds_of_groups(steps)
+    zero, gradient = column(steps, "zero_variance_groups") / groups, column(steps, "grad_norm")
+    ratio = "sampling/importance_sampling_ratio"
+    measures = {
+        "groups without variance": zero,
+        "of these, all right": kinds["right"] / groups,
+        "of these, equal in between": kinds["between"] / groups,
+        "of these, all wrong": kinds["wrong"] / groups,
+        "steps with gradient exactly 0": (gradient == 0).where(gradient.notna()),
+        "gradient norm": gradient,
+        "reward, mean": column(steps, "reward"),
+        "entropy (nats per token)": column(steps, "entropy"),
+        "tokens clipped, share": column(steps, "clip_ratio/region_mean"),
+        "importance ratio, smallest": column(steps, f"{ratio}/min"),
+        "importance ratio, mean": column(steps, f"{ratio}/mean"),
+        "importance ratio, largest": column(steps, f"{ratio}/max"),
+        "log-prob, engine against trainer (nats per token)": column(steps, "sampling/sampling_logp_difference/mean"),
+        "seconds wasted a step": column(steps, "wasted_s"),
+    }
+    rows = [(name, *tenths(values.astype(float))) for name, values in measures.items()]
+    return pd.DataFrame(rows, columns=["measure", "first", "middle", "last"])
 
 
 def by_step(steps: pd.DataFrame) -> pd.DataFrame:
@@ -96,9 +158,9 @@ def by_step(steps: pd.DataFrame) -> pd.DataFrame:
 
 def null_shares(steps: pd.DataFrame) -> pd.DataFrame | None:
     """Shares of each step's rollouts, None if not logged: `null_<field>` answered null, `null_expected_<field>` null in
-    gold, `missing_<field>` answered null where gold has a value.
+    gold, and the mistakes `missing_<field>` (null where gold has a value), `wrong_<field>`, `spurious_<field>`.
     """
-    names = [f"{prefix}_{field}" for field in FIELDS for prefix in ("null", "null_expected", "missing")]
+    names = [f"{prefix}_{field}" for field in FIELDS for prefix in ("null", "null_expected", *MISTAKES)]
     if not {"rollouts", *names} <= set(steps.columns):
         return None
     return steps[names].div(steps["rollouts"], axis=0).assign(step=steps["step"])

@@ -50,6 +50,12 @@ def checkpoints(run: Run, checkpoints: dict, documents: list[dict], instruction:
     return pd.concat(predictions, ignore_index=True), pd.DataFrame(rows)
 
 
+def answers(run: Run, step: int, documents: list[dict]) -> dict[str, str]:
+    """{document id: greedy completion} of a checkpoint that `checkpoints` evaluated on these documents."""
+    completions = json.loads((run.folder / "evaluated" / f"{step}.json").read_text())
+    return dict(zip((d["id"] for d in documents), completions, strict=True))
+
+
 def judge(completions: list[str], documents: list[dict]) -> pd.DataFrame:
     """One row a document: id, valid, exact, each field's value and verdict."""
     rows = []

@@ -9,12 +9,20 @@ def phases(trainer) -> dict:
     """The phase of each timed method of a GRPOTrainer, for `Run.watch`."""
     import torch
 
+    def forward():
+        if torch.is_grad_enabled():
+            return "forward_grad"
+        # One method serves both passes; the pass without gradients only feeds the importance-sampling correction. The
+        # lean trainer answers for it without a pass: no row then, which is not the same as 0 seconds.
+        return "score" if getattr(trainer, "skips_old_pass", False) else "forward_nograd"
+
     found = {
         "_generate": "generate_rest",
-        "_generate_and_score_completions": "score",
+        "_tokenize_prompts": "tokenise",
+        "processing_class.batch_decode": "detokenise",
+        "_generate_and_score_completions": "unaccounted",  # what is left of it is under no timer
         "_calculate_rewards": "reward",
-        # One method serves both passes; the pass without gradients only feeds the importance-sampling correction.
-        "_get_per_token_logps_and_entropies": lambda: "forward_grad" if torch.is_grad_enabled() else "forward_nograd",
+        "_get_per_token_logps_and_entropies": forward,
         "compute_loss": "forward_grad",
     }
     if trainer.use_vllm:
@@ -78,8 +86,10 @@ def step_counts(rollouts):
     """What the rollouts of each step say: one row a step.
 
     Groups are constant by max == min of their rewards (a standard deviation computed in float32 misses some). One is
-    all right, all wrong (no rollout exact), or in between. Counts a field: null_ (answered null in valid
-    rollouts), null_expected_ (null in gold, all rollouts), wrong_, spurious_, missing_ (verdicts).
+    all right, all wrong (no rollout exact; counted as between too where some field is right), or neither. live_rows:
+    rollouts whose advantage is not 0. Counts a
+    field: null_ (answered null in valid rollouts), null_expected_ (null in gold, all rollouts), wrong_, spurious_,
+    missing_ (verdicts).
     """
     import pandas as pd
 
@@ -87,8 +97,9 @@ def step_counts(rollouts):
     for step, table in rollouts.groupby("step"):
         rewards = table.groupby("group")["reward"].agg(["min", "max"])
         constant = rewards["min"] == rewards["max"]
-        right = (table[[f"{f}_verdict" for f in FIELDS]] == "right").all(axis=1)
-        all_right = right.groupby(table["group"]).agg(["min", "max"])
+        right = table[[f"{f}_verdict" for f in FIELDS]] == "right"
+        all_right = right.all(axis=1).groupby(table["group"]).agg(["min", "max"])
+        some_right = right.any(axis=1).groupby(table["group"]).max()
         row = {
             "step": step,
             "rollouts": len(table),
@@ -98,6 +109,8 @@ def step_counts(rollouts):
             "groups_all_wrong": int((~all_right["max"]).sum()),
             "zero_variance_all_right": int((constant & all_right["min"]).sum()),
             "zero_variance_all_wrong": int((constant & ~all_right["max"]).sum()),
+            "live_rows": int((table["advantage"] != 0).sum()),
+            "zero_variance_between": int((constant & ~all_right["max"] & some_right).sum()),
             "prompt_tokens": int(table["prompt_tokens"].sum()),
             "completion_tokens": int(table["completion_tokens"].sum()),
         }

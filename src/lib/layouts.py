@@ -237,6 +237,95 @@ DPO = RUN | {
     "chosen, per token": change("chosen_logp_token", ".3f"),
     "rejected, per token": change("rejected_logp_token", ".3f"),
     "preference accuracy": change("accuracy"),
+    "reward of chosen / rejected, last": lambda row: (
+        "not measured" if pd.isna(row.chosen_reward) else f"{row.chosen_reward:+.3f} / {row.rejected_reward:+.3f}"
+    ),
+    "margin from rejected falling": lambda row: number(row.pushed_down, ".0%"),
+}
+
+DPO_PAIRS = (
+    {"run": lambda row: f"seed {row.seed}"}
+    | {"pairs": lambda row: f"{row.pairs} of {row.set}", "step": lambda row: f"{row.step:.0f}"}
+    | columns({"chosen, sum": "chosen", "rejected, sum": "rejected"}, "{:+.2f}".format)
+    | columns({"chosen, per token": "chosen_token", "rejected, per token": "rejected_token"}, "{:+.3f}".format)
+    | columns({"margin": "margin"}, "{:+.2f}".format)
+    | {
+        "from rejected falling": lambda row: number(row.pushed_down, ".0%"),
+        "preference accuracy": lambda row: number(row.preference, ".2f"),
+        "greedy answer, per token": lambda row: number(row.greedy_token, ".3f"),
+        "exact": lambda row: number(row.exact, ".4f"),
+        "alarm": lambda row: ", ".join(a for a in ("displaced", "parted") if getattr(row, a) == 1) or "-",
+    }
+)
+
+MISTAKES_BY_CHECKPOINT = (
+    {"step": lambda row: str(row.step)}
+    | fields(("name", *NULLABLE), lambda row, field: " / ".join(str(getattr(row, f"{field}_{m}")) for m in MISTAKES))
+    | columns({"invalid": "invalid"}, str)
+)
+
+FIELD_CHANGES = (
+    {"seed": lambda row: str(row.seed), "field": lambda row: row.field.replace("_", " ")}
+    | {m: lambda row, m=m: f"{getattr(row, f'{m}_first')} to {getattr(row, f'{m}_last')}" for m in MISTAKES}
+    | better("right only at the end / only at the start")
+    | TESTED
+)
+
+CEILING = {
+    "seed": lambda row: str(row.seed),
+    "fields that any arm has not right": lambda row: counts(row.any),
+    "that no arm has right": lambda row: counts(row.all),
+    "of these, all arms answer alike": lambda row: counts(row.alike),
+} | {f"of {NAMES[arm]}'s errors": only(arm, percent) for arm in NAMES}
+
+
+def written(value) -> str:
+    return "null" if value is None or value != value else str(value)
+
+
+EXAMPLES = {
+    "document": lambda row: row.id,
+    "seed": lambda row: str(row.seed),
+    "field": lambda row: row.field.replace("_", " "),
+    "answers": lambda row: written(row.answers[0]) if row.alike else " / ".join(map(written, row.answers)),
+    "label": lambda row: row.label,
+    "text": lambda row: row.text,
+}
+
+
+def signal(seeds) -> dict:
+    """Of rows `measure` and `<first, middle, last>_<seed>`: one column a seed."""
+
+    def cell(seed):
+        return lambda row: " / ".join(number(getattr(row, f"{at}_{seed}"), ".3g") for at in ("first", "middle", "last"))
+
+    return {"first / middle / last tenth": lambda row: row.measure} | {f"seed {seed}": cell(seed) for seed in seeds}
+
+
+TENTHS = {"measure": lambda row: row.measure} | {
+    f"{at} tenth": only(at, lambda value: number(value, ".3g")) for at in ("first", "middle", "last")
+}
+
+NULL_ALARM = {
+    "seed": lambda row: str(row.seed),
+    "field": lambda row: row.field.replace("_", " "),
+    "alarm in this run": lambda row: "-" if pd.isna(row.alarm) else f"step {row.alarm:.0f}",
+    "false alarms": lambda row: percent(row.false_alarms, ".1%"),
+    "collapses found": lambda row: number(row.found, ".1%"),
+    "delay, median (steps)": lambda row: number(row.delay, ".0f"),
+    "ninth decile (steps)": lambda row: number(row.delay_90, ".0f"),
+    "null rate by then": lambda row: number(row.null_rate, ".0%"),
+}
+
+DIVERGENCE = {
+    "seed": lambda row: str(row.seed),
+    "step": lambda row: f"{row.step}",
+    "reward since the checkpoint before": lambda row: f"{row.reward:.4f}",
+    "exact": lambda row: accuracy(row.accuracy),
+    "best before": lambda row: f"{accuracy(row.best_accuracy)} ({'start' if row.best_step == 0 else row.best_step})",
+    "p": lambda row: p_value(row.p),
+    "reward fell": lambda row: "yes" if row.reward_fell else "no",
+    "alarm": lambda row: "alarm" if row.alarm else "-",
 }
 
 ERRORS = (
@@ -263,13 +352,76 @@ def bill(parts: pd.DataFrame, published: pd.DataFrame) -> dict:
     }
 
 
+def bills(by_run: pd.DataFrame) -> dict:
+    """Of rows with a `part`: seconds and share of each run from `by_run` (cost.bill by name)."""
+
+    def cell(run):
+        seconds, shares = by_run["seconds", run], by_run["share", run]
+        return lambda row: "-" if pd.isna(seconds[row.part]) else f"{seconds[row.part]:,.1f} ({shares[row.part]:.1%})"
+
+    return {"part": lambda row: row.part} | {run: cell(run) for run in by_run["share"]}
+
+
+def scaled(name: str, form: str, factor: float = 1.0):
+    """A function of a row that writes one of its values times a factor; "not measured" where it is missing."""
+
+    def text(row) -> str:
+        value = getattr(row, name)
+        return "not measured" if pd.isna(value) else format(value * factor, form)
+
+    return text
+
+
+SHARES = {"part": lambda row: row.part, "seconds": scaled("seconds", ",.2f"), "share": scaled("share", ".1%")}
+
+LEDGER = {
+    "run": lambda row: row.run,
+    "unaccounted": scaled("unaccounted", ".2%"),
+    "worst step": lambda row: "-" if pd.isna(row.worst_step) else f"{row.worst_share:.1%} (step {row.worst_step:.0f})",
+    "device to host": scaled("device_gap", "+.3%"),
+    "rows to system clock": scaled("clock_gap", "+.3%"),
+    "timers' cost": scaled("timer", ".2%"),
+    "processor seconds a second": scaled("process", ".2f"),
+}
+
+WORK = {
+    "run": lambda row: row.run,
+    "tokens through the trainer": scaled("tokens", ",.0f"),
+    "trained tokens a second": scaled("tokens_per_s", ",.0f"),
+    "utilisation (MFU)": scaled("utilisation", ".1%"),
+    "energy (Wh)": lambda row: (
+        "not measured"
+        if pd.isna(row.joules)
+        else f"{row.joules / 3600:.1f}" + ("" if pd.isna(row.joules_error) else f" +- {row.joules_error / 3600:.2g}")
+    ),
+    "peak memory (GiB)": scaled("peak_bytes", ".1f", 2**-30),
+}
+
+PASSES = {
+    "run": lambda row: row.run,
+    "pass": lambda row: row.kind.removeprefix("forward_"),
+    "rows": scaled("rows", ",.0f"),
+    "real tokens": scaled("tokens", ",.0f"),
+    "positions": scaled("positions", ",.0f"),
+    "padded": scaled("padded", ".1%"),
+    "seconds": scaled("seconds", ",.1f"),
+    "tokens a second": lambda row: f"{row.tokens / row.seconds:,.0f}",
+}
+
 TOKENS = RUN | columns({"steps": "steps", "through each trainer pass": "trainer", "generated": "generated"}, counts)
 TOKENS |= {"ratio": lambda row: number(row.ratio, ".2g")}
 
 GROUPS = (
     RUN
     | {"zero-variance groups": tenths}
-    | columns({"of these, all right": "constant_right", "all wrong": "constant_wrong"}, percent)
+    | columns(
+        {
+            "of these, all right": "constant_right",
+            "equal in between": "constant_between",
+            "all wrong": "constant_wrong",
+        },
+        percent,
+    )
     | {"entropy": change("entropy", ".4f")}
     | columns({"steps with gradient exactly 0": "gradient_zero"}, percent)
 )
@@ -282,4 +434,26 @@ NULLS = (
     | TESTED
 )
 
-CLAIMS = columns({"statement": "text", "published study": "published", "here": "here"}, str)
+FINDINGS = columns({"statement": "text", "published study": "published", "here": "here"}, str)
+
+CLAIMS = columns(
+    {"sentence": "sentence", "what is tested": "tested", "test": "test", "came out": "outcome", "p (Holm)": "p"}
+    | {"computed in": "section"},
+    str,
+)
+
+PREDICTIONS = (
+    columns({"statement": "statement", "rule": "rule"}, str)
+    | {"here": lambda row: row.here}
+    | columns({"probability": "probability"}, "{:.0%}".format)
+    | columns({"came out": "outcome"}, str)
+    | {"Brier": lambda row: number(row.brier, ".3f")}
+    | columns({"seen before": "seen"}, str)
+)
+
+
+def quantities(seeds) -> dict:
+    """Of rows with a `name` and one column a seed, `seed_<seed>`."""
+    return columns({"quantity": "name"}, str) | columns(
+        {f"seed {seed}": f"seed_{seed}" for seed in seeds}, lambda value: number(value, ".4g")
+    )

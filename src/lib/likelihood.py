@@ -1,8 +1,13 @@
 """Log-probabilities of completions and the DPO checks that rest on them."""
 
+import json
 import math
+from pathlib import Path
 
 from lib.data import CHAT
+
+# What every DPO checkpoint is judged on: so many training pairs, and the pairs of so many held-out documents.
+TRAIN_PAIRS, HELDOUT_DOCUMENTS = 48, 128
 
 
 def completion_logps(
@@ -11,33 +16,85 @@ def completion_logps(
     """Summed log-probability of each completion given its chat prompt, and its number of tokens (end token included).
 
     Returns two lists of length N. sum_t log pi(y_t | x, y_<t), as in Rafailov et al. 2023 (arXiv:2305.18290), eq. 7.
+    Completions stand at the right edge of a batch, so that logits are made for their positions alone.
     """
     import torch
 
-    device, sums, lengths = model.device, [], []
+    device, found = model.device, [None] * len(prompts)
     heads = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True, **CHAT) for p in prompts]
     heads = tokenizer(heads, add_special_tokens=False)["input_ids"]
     tails = [ids + [tokenizer.eos_token_id] for ids in tokenizer(completions, add_special_tokens=False)["input_ids"]]
     was_training = model.training
     model.eval()
-    for start in range(0, len(heads), batch):
-        pairs = list(zip(heads[start : start + batch], tails[start : start + batch], strict=True))
-        width = max(len(h) + len(t) for h, t in pairs)
-        ids_B_T = torch.full((len(pairs), width), tokenizer.pad_token_id)
+    order = sorted(range(len(heads)), key=lambda i: len(heads[i]) + len(tails[i]))  # like lengths together
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        width = max(len(heads[i]) + len(tails[i]) for i in rows)
+        kept = max(len(tails[i]) for i in rows)  # the last positions, of completions
+        ids_B_T = torch.full((len(rows), width), tokenizer.pad_token_id)
         mask_B_T = torch.zeros_like(ids_B_T)
-        target_B_T = torch.zeros_like(ids_B_T, dtype=torch.bool)
-        for row, (head, tail) in enumerate(pairs):
-            ids_B_T[row, : len(head) + len(tail)] = torch.tensor(head + tail)
-            mask_B_T[row, : len(head) + len(tail)] = 1
-            target_B_T[row, len(head) : len(head) + len(tail)] = True
+        target_B_T = torch.zeros(len(rows), kept, dtype=torch.bool)
+        for row, i in enumerate(rows):
+            ids_B_T[row, width - len(heads[i]) - len(tails[i]) :] = torch.tensor(heads[i] + tails[i])
+            mask_B_T[row, width - len(heads[i]) - len(tails[i]) :] = 1
+            target_B_T[row, kept - len(tails[i]) :] = True
         ids_B_T, mask_B_T, target_B_T = ids_B_T.to(device), mask_B_T.to(device), target_B_T.to(device)
+        places_B_T = (mask_B_T.cumsum(-1) - 1).clamp(min=0)
+        inputs = dict(input_ids=ids_B_T, attention_mask=mask_B_T, position_ids=places_B_T)
         with torch.inference_mode():
-            logits = model(input_ids=ids_B_T, attention_mask=mask_B_T).logits[:, :-1].float()
-        logps_B_T = logits.log_softmax(-1).gather(-1, ids_B_T[:, 1:, None]).squeeze(-1) * target_B_T[:, 1:]
-        sums += logps_B_T.sum(-1).tolist()
-        lengths += target_B_T.sum(-1).tolist()
+            logits = model(**inputs, logits_to_keep=kept + 1).logits[:, :-1].float()
+        logps_B_T = logits.log_softmax(-1).gather(-1, ids_B_T[:, -kept:, None]).squeeze(-1) * target_B_T
+        for i, total in zip(rows, logps_B_T.sum(-1).tolist(), strict=True):
+            found[i] = total
     model.train(was_training)
-    return sums, lengths
+    return found, [len(tail) for tail in tails]
+
+
+def checkpoints(run, checkpoints: dict, sets: dict, greedy: dict, base: Path, dtype: str):
+    """The table `likelihood`: log-probs of fixed pairs under every checkpoint {step: folder}, booked as evaluation.
+
+    sets: {"train" or the split: pairs}, each pair {id, prompt, chosen, rejected}. greedy: {step: {id: answer}}; a pair
+    whose id has one is judged on that too. dtype: of the base weights. A row a (step, set, id): `chosen_logp`,
+    `rejected_logp`, `greedy_logp` (nats, summed; missing without an answer) and `*_tokens` (end token included).
+    An answer is tokenised again from its text, and taken to end, as the chosen and rejected ones are. Done
+    checkpoints are kept in `likelihood/`, so that an interrupted evaluation goes on where it stopped.
+    """
+    import pandas as pd
+
+    from lib import clock, decode
+
+    done = run.folder / "likelihood"
+    done.mkdir(exist_ok=True)
+    tables = []
+    with run.clock.phase("evaluation"):
+        tokenizer = decode.load_tokenizer(base)
+        for step, folder in checkpoints.items():
+            path = done / f"{step}.json"
+            if not path.exists():
+                model = decode.load_policy(base, folder, dtype)
+                by_set = [_judged(model, tokenizer, name, pairs, greedy[step]) for name, pairs in sets.items()]
+                clock.write_json(path, sum(by_set, []))
+                del model
+            tables.append(pd.DataFrame(json.loads(path.read_text())).assign(step=step))
+    table = pd.concat(tables, ignore_index=True)
+    sides = [f"{side}_{measure}" for side in ("chosen", "rejected", "greedy") for measure in ("logp", "tokens")]
+    return table.reindex(columns=["step", "set", "id", *sides])
+
+
+def _judged(model, tokenizer, name: str, pairs: list[dict], greedy: dict[str, str]) -> list[dict]:
+    """Rows of one set of pairs under one model, without the step."""
+    if not pairs:
+        return []  # no held-out document had a wrong sample
+    rows = [{"set": name, "id": pair["id"]} for pair in pairs]
+    texts = {side: {i: pair[side] for i, pair in enumerate(pairs)} for side in ("chosen", "rejected")}
+    texts["greedy"] = {i: greedy[pair["id"]] for i, pair in enumerate(pairs) if pair["id"] in greedy}
+    asked = [(side, i, text) for side, by_row in texts.items() for i, text in by_row.items()]
+    logps, lengths = completion_logps(
+        model, tokenizer, [pairs[i]["prompt"] for _, i, _ in asked], [text for *_, text in asked]
+    )
+    for (side, i, _), logp, length in zip(asked, logps, lengths, strict=True):
+        rows[i] |= {f"{side}_logp": logp, f"{side}_tokens": length}
+    return rows
 
 
 def check_dpo_start(trainer) -> dict:

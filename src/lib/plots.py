@@ -22,6 +22,9 @@ PALETTE = sns.color_palette("colorblind")
 ARM_COLOURS = {"sft": PALETTE[0], "dpo": PALETTE[1], "grpo": PALETTE[2]}
 SEED_STYLES = ["-", "--", ":", "-."]
 GREY = "0.45"
+# How a field was answered: one colour everywhere.
+ANSWER_COLOURS = {"null": PALETTE[5], "null_expected": PALETTE[2], "missing": PALETTE[4], "wrong": PALETTE[3]}
+ANSWER_COLOURS["spurious"] = PALETTE[0]
 
 matplotlib.rcParams.update(
     {
@@ -177,26 +180,121 @@ def group_signal(lines: pd.DataFrame) -> Figure:
     return figure
 
 
-def null_rates(lines: pd.DataFrame, fields: list[str]) -> Figure:
-    """Fields answered null against fields whose gold is null, by step, one panel a field.
+def field_rates(lines: pd.DataFrame, fields: list[str], kinds: dict[str, str], alarms=()) -> Figure:
+    """Shares of rollouts by step, one panel a field; the sixth place of two rows by three has the legend.
 
-    lines: one row a step: `seed`, `step`, and for each field `null_<field>`, `null_expected_<field>` (shares of the
-    step's rollouts). `missing_<field>`, null where gold has a value, is drawn where it is given.
+    lines: one row a step: `seed`, `step`, and `<kind>_<field>` (shares of the step's rollouts, smoothed if they are to
+    be). kinds: kind (of ANSWER_COLOURS) -> its name in the legend. alarms: (field, seed, step), as vertical lines.
     """
-    kinds = {"null": ("answered null", PALETTE[3]), "null_expected": ("gold is null", PALETTE[0])}
-    if f"missing_{fields[0]}" in lines:
-        kinds["missing"] = ("answered null, gold has a value", PALETTE[4])
-    figure, axes = plt.subplots(1, len(fields), figsize=(2.4 * len(fields), 3), sharey=True, layout="constrained")
-    for axis, field in zip(axes, fields, strict=True):
+    across = 3
+    figure, axes = plt.subplots(-(-(len(fields) + 1) // across), across, figsize=(10, 6), layout="constrained")
+    axes = axes.flatten()
+    for axis, field in zip(axes, fields, strict=False):
         for seed, line in lines.groupby("seed"):
-            for prefix, (_, colour) in kinds.items():
-                axis.plot(line["step"], 100 * line[f"{prefix}_{field}"], seed_style(seed), color=colour)
-        axis.set_title(field.replace("_", " "), loc="left", fontsize=10)
-    axes[0].set_ylabel("rollouts (%)")
-    axes[0].set_ylim(-3, 103)
-    names = [Line2D([], [], color=colour, label=label) for label, colour in kinds.values()]
-    figure.legend(handles=names + seed_handles(sorted(lines["seed"].unique())), loc="outside lower center", ncols=7)
+            for kind in kinds:
+                axis.plot(line["step"], 100 * line[f"{kind}_{field}"], seed_style(seed), color=ANSWER_COLOURS[kind])
+        for _, seed, step in (alarm for alarm in alarms if alarm[0] == field):
+            axis.axvline(step, color="black", linestyle=seed_style(seed), linewidth=1)
+        axis.set_title(field.replace("_", " "), loc="left")
+        axis.set_ylim(0, max(5, 105 * lines[[f"{kind}_{field}" for kind in kinds]].max(axis=None)))
+        axis.set_ylabel("rollouts (%)")
+    names = [Line2D([], [], color=ANSWER_COLOURS[kind], label=label) for kind, label in kinds.items()]
+    names += seed_handles(sorted(lines["seed"].unique()))
+    if alarms:
+        names.append(Line2D([], [], color="black", linewidth=1, label="null alarm (seed by style)"))
+    for axis in axes[len(fields) :]:
+        axis.set_axis_off()
+    axes[len(fields)].legend(handles=names, loc="center", fontsize=11)
+    step_axes(axes[: len(fields)])
+    return figure
+
+
+def dpo_pairs(lines: pd.DataFrame) -> Figure:
+    """DPO by checkpoint, against the start: log-probs of chosen and rejected, preference and exact, greedy answers.
+
+    lines: one row a checkpoint and set of pairs: `seed`, `set` ("train": drawn thin), `step`, `chosen`, `rejected`
+    (changes in nats), `preference`, `exact` (shares, missing for train), `greedy_token` (nats; missing for train).
+    """
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
+    answers = {"chosen": ("chosen", PALETTE[0]), "rejected": ("rejected", PALETTE[3])}
+    for (seed, name), line in lines.groupby(["seed", "set"], sort=False):
+        train = name == "train"
+        faint = {"alpha": 0.45, "linewidth": 1} if train else {"marker": "o", "markersize": 3}
+        for answer, (_, colour) in answers.items():
+            axes[0].plot(line["step"], line[answer], seed_style(seed), color=colour, **faint)
+        if train:
+            continue
+        axes[1].plot(line["step"], line["preference"], seed_style(seed), color=PALETTE[4], **faint)
+        axes[1].plot(line["step"], line["exact"], seed_style(seed), color=ARM_COLOURS["dpo"], **faint)
+        axes[2].plot(line["step"], line["greedy_token"], seed_style(seed), color=PALETTE[2], **faint)
+    axes[0].axhline(0, color=GREY, linewidth=0.8)
+    axes[0].set_ylabel("change of summed log-prob (nats)")
+    axes[1].axhline(0.5, color=GREY, linewidth=0.8)
+    axes[1].set_ylabel("share")
+    axes[2].set_ylabel("log-prob per token (nats)")
+    names = [Line2D([], [], color=colour, label=label) for label, colour in answers.values()]
+    names.append(Line2D([], [], color=GREY, alpha=0.45, linewidth=1, label="thin: training pairs"))
+    axes[0].legend(handles=names + seed_handles(sorted(lines["seed"].unique())), fontsize=8)
+    kinds = {"pairs preferred": PALETTE[4], "records exact": ARM_COLOURS["dpo"]}
+    axes[1].legend(handles=[Line2D([], [], color=colour, label=label) for label, colour in kinds.items()], fontsize=8)
+    for axis, title in zip(axes, ("pairs, against the start", "held-out documents", "own greedy answer"), strict=True):
+        axis.set_title(title, loc="left", fontsize=10)
     step_axes(axes)
+    return figure
+
+
+def mistakes_by_checkpoint(counts: pd.DataFrame, fields: list[str], names: dict[str, str]) -> Figure:
+    """Fields gone wrong at each checkpoint, a row a field and a column an arm; one scale a field.
+
+    counts: one row a checkpoint: `arm`, `seed`, `step`, `<field>_missing`, `<field>_wrong`, `<field>_spurious`.
+    """
+    arms = [arm for arm in names if arm in set(counts["arm"])]
+    kinds = {kind: ANSWER_COLOURS[kind] for kind in ("missing", "wrong", "spurious")}
+    size = (10, 0.8 + 1.75 * len(fields))
+    figure, axes = plt.subplots(
+        len(fields), len(arms), figsize=size, sharey="row", sharex="col", squeeze=False, layout="constrained"
+    )
+    for row, field in zip(axes, fields, strict=True):
+        for axis, arm in zip(row, arms, strict=True):
+            for seed, line in counts[counts["arm"] == arm].groupby("seed"):
+                for kind, colour in kinds.items():
+                    axis.plot(line["step"], line[f"{field}_{kind}"], seed_style(seed), color=colour)
+        most = counts[[f"{field}_{kind}" for kind in kinds]].max(axis=None)
+        row[0].set_ylim(0, max(2, 1.08 * most))  # for the whole row: a limit set panel by panel would cut the next
+        row[0].yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        row[0].set_ylabel(f"{field.replace('_', ' ')}\n(documents)")
+    for axis, arm in zip(axes[0], arms, strict=True):
+        axis.set_title(names[arm], loc="left")
+    step_axes(axes[-1])
+    handles = [Line2D([], [], color=colour, label=kind) for kind, colour in kinds.items()]
+    handles += seed_handles(sorted(counts["seed"].unique()))
+    figure.legend(handles=handles, loc="outside lower center", ncols=7)
+    return figure
+
+
+def reward_and_accuracy(steps: pd.DataFrame, points: pd.DataFrame) -> Figure:
+    """GRPO's reward by step, and exact held-out records by checkpoint, one panel a seed; alarms are crosses.
+
+    steps: `seed`, `step`, `reward` (smoothed if it is to be). points: `seed`, `step`, `accuracy`, `alarm` (bool).
+    """
+    seeds = sorted(points["seed"].unique())
+    figure, axes = plt.subplots(
+        1, len(seeds), figsize=(min(11, 5.5 * len(seeds)), 3.6), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, seed in zip(axes[0], seeds, strict=True):
+        line, own = steps[steps["seed"] == seed], points[points["seed"] == seed]
+        axis.plot(line["step"], line["reward"], color=PALETTE[4], label="reward of the rollouts (0 to 1)")
+        axis.plot(
+            own["step"], own["accuracy"], color=ARM_COLOURS["grpo"], marker="o", markersize=3,
+            label="exact held-out records (share)",
+        )  # fmt: skip
+        alarms = own[own["alarm"]]
+        if len(alarms):
+            axis.plot(alarms["step"], alarms["accuracy"], "x", color="black", markersize=9, label="divergence alarm")
+        axis.set_title(f"seed {seed}", loc="left", fontsize=10)
+    axes[0][0].legend(fontsize=9)
+    axes[0][0].set_ylim(0, 1.03)
+    step_axes(axes[0])
     return figure
 
 

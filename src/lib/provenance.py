@@ -9,7 +9,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from lib.paths import NOTEBOOKS, ROOT
+from lib.paths import BOOK, NOTEBOOKS, ROOT
 
 PACKAGES = (
     "torch",
@@ -27,7 +27,8 @@ PACKAGES = (
 LIBRARY = ROOT / "src" / "lib"
 # Modules that show, execute or describe runs: an edit of one of these changes no run.
 NO_PART_OF_A_RUN = (
-    "plots", "show", "layouts", "compare", "cost", "diagnose", "outcomes",
+    "plots", "show", "layouts", "compare", "cost", "ledger", "diagnose", "outcomes", "predictions", "alarms",
+    "preference", "errors",
     "publish", "pages", "mathml", "execute", "provenance",
 )  # fmt: skip
 
@@ -110,6 +111,12 @@ def commit() -> str | None:
         return head + ("-dirty" if dirty else "")
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def predictions_sha256() -> str | None:
+    """sha256 of book/predictions.yaml as it is now; None where there is none."""
+    path = BOOK / "predictions.yaml"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 def modules(source: Path, without: tuple[str, ...] = ()) -> list[Path]:

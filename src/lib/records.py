@@ -16,7 +16,7 @@ from lib import data
 from lib.identity import differences
 from lib.paths import RESULTS, ROOT, RUNS
 
-TABLES = ("steps", "phases", "checkpoints", "predictions", "rollouts", "splits")
+TABLES = ("steps", "phases", "checkpoints", "predictions", "rollouts", "splits", "likelihood")
 VERDICTS = ("right", "wrong", "missing", "spurious")
 
 
@@ -49,6 +49,7 @@ class Record:
     predictions = cached_property(lambda self: self.table("predictions"))
     rollouts = cached_property(lambda self: self.table("rollouts"))
     splits = cached_property(lambda self: self.table("splits"))
+    likelihood = cached_property(lambda self: self.table("likelihood"))
 
     @property
     def weights(self) -> Path:
@@ -121,6 +122,16 @@ def splits(setup: Record) -> dict[str, list[dict]]:
             f"the data ({p['source']} {p['path'] or ''}) changed since {setup.name} was recorded: other fingerprint"
         )
     return found
+
+
+def heldout_at_hand(setup: Record) -> dict[str, dict]:
+    """The held-out documents by id where they are invented, so that anyone has them; else, or if changed, none."""
+    if setup.info["parameters"].get("source") != "synthetic":
+        return {}
+    try:
+        return {document["id"]: document for document in splits(setup)["heldout"]}
+    except ValueError:  # other documents than the recorded ones: their texts would mislead
+        return {}
 
 
 def other_documents(profile: str, documents: list[dict], name: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, params, provenance
+from lib import clock, meter, params, provenance
 from lib.identity import config_defaults, differences, digest
 from lib.paths import RESULTS, RUNS
 from lib.records import TABLES, Record, file_sha256, progress, shown
@@ -32,6 +32,7 @@ class Run:
     folder: Path
     record: Record | None = None
     stop_after: int | None = None  # replay: stop after this many optimizer steps
+    remark: str = ""  # what a watcher of the trainer adds to the progress line of a step
 
     @property
     def live(self) -> bool:
@@ -59,9 +60,14 @@ class Run:
         for folder in self.folder.glob("checkpoint-*"):
             if not (folder / "clock.json").exists():
                 shutil.rmtree(folder)
+        if not (self.folder / "attempts.jsonl").exists():  # a resumed run keeps the predictions that it began under
+            began = {"predictions_sha256": provenance.predictions_sha256()}
+            clock.write_json(self.folder / "began.json", began)
         savepoints = [json.loads(p.read_text()) for p in self.folder.glob("*/clock.json")]
         kept = max((s["rows"] for s in savepoints), default=0)
-        self.clock = clock.Clock(self.folder, kept)
+        # Only a replay, which records nothing, may run under the slower, synchronised timers.
+        synchronise = self.stop_after is not None and bool(os.environ.get("SYNCHRONISE"))
+        self.clock = clock.Clock(self.folder, kept, meter.energy_counter(), synchronise)
         self.clock.billing = not self.trained
         self.clock.start()
         return self.clock
@@ -89,10 +95,16 @@ class Run:
         }  # fmt: skip
 
     def watch(self, trainer, phases: dict) -> None:
-        """Time the trainer, keep its metrics a line a step in `steps.jsonl`, and show progress in the terminal."""
+        """Time the trainer, count its passes, keep its metrics a line a step in `steps.jsonl`, and show progress."""
         from transformers import PrinterCallback, TrainerCallback
 
         self.clock.watch(trainer, phases)
+        meter.watch(trainer, self)
+        with self.clock.phase("timer"):
+            note = {"timer_call_s": self.clock.call_s()}
+            if self.clock.energy:
+                note["energy_interval_s"] = meter.energy_interval_s(self.clock.energy)
+            clock.write_json(self.folder / "timer.json", note)
         trainer.remove_callback(PrinterCallback)
         run = self
 
@@ -104,7 +116,8 @@ class Run:
                         f"{k} {logs[k]:.4g}" for k in ("loss", "reward", "rewards/accuracies", "grad_norm") if k in logs
                     ]
                     at = f"step {state.global_step}/{state.max_steps}"
-                    progress(f"{run.name}: {at}  {'  '.join(shown)}  billed {run.clock.billed_s:.0f} s")
+                    shown += [f"billed {run.clock.billed_s:.0f} s", *([run.remark] if run.remark else [])]
+                    progress(f"{run.name}: {at}  {'  '.join(shown)}")
                     if run.stop_after and state.global_step >= run.stop_after:
                         raise ReplayDone(f"{run.name} stopped after {run.stop_after} steps")
 
@@ -154,6 +167,7 @@ class Run:
         if steps_file.exists():
             with gzip.GzipFile(temporary / "log.txt.gz", "wb", mtime=0) as file:
                 file.write(steps_file.read_bytes())
+        began = self.folder / "began.json"  # not there in a run that began before it was written
         by_kind = tables["phases"].groupby("kind")["host_s"].sum()
         info = {
             "run": self.name,
@@ -169,10 +183,13 @@ class Run:
             "parameters": self.identity["parameters"]["values"],
             "trainer": self.identity["trainer"]["values"],
             **provenance.describe(self.stage),
+            **(json.loads(began.read_text()) if began.exists() else {}),
             "attempts": attempts(self.folder),
             "billed_s": float(by_kind.get("train", 0.0) + by_kind.get("setup", 0.0)),
             "train_s": float(by_kind.get("train", 0.0)),
-            **{f"{kind}_s": float(by_kind.get(kind, 0.0)) for kind in ("evaluation", "resume", "lost")},
+            **{f"{kind}_s": float(by_kind.get(kind, 0.0)) for kind in ("evaluation", "imports", "resume", "lost")},
+            **self._note("timer.json"),
+            "shape": self._note("model.json") or None,
             "facts": facts or {},
             "files": {
                 str(p.relative_to(temporary)): file_sha256(p) for p in sorted(temporary.rglob("*")) if p.is_file()
@@ -185,6 +202,10 @@ class Run:
         self.record = Record(target)
         pin(self)
         return self.record
+
+    def _note(self, name: str) -> dict:
+        path = self.folder / name
+        return json.loads(path.read_text()) if path.exists() else {}
 
 
 class ReplayDone(Exception):
@@ -322,11 +343,12 @@ def attempts(folder: Path) -> list[dict]:
 
 
 def logged_steps(folder: Path) -> pd.DataFrame:
-    """The metrics that the trainer logged, one row an optimizer step; a step trained twice keeps its last row.
+    """What the trainer logged and what was counted, one row an optimizer step; one trained twice keeps its last row.
 
     Steps behind the last checkpoint, which a lost attempt may have logged, are no part of the run.
     """
     table = pd.DataFrame(clock.read_lines(folder / "steps.jsonl"))
     last = clock.last_step(folder)
     table = table[table["step"] <= (last if last is not None else table["step"].max())]
-    return table.drop_duplicates("step", keep="last").sort_values("step").reset_index(drop=True)
+    table = table.drop_duplicates("step", keep="last").sort_values("step")
+    return table.merge(meter.steps(folder), on="step", how="left").reset_index(drop=True)

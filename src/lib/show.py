@@ -7,10 +7,18 @@ A formatter takes one value and gives a text; a missing value is "-" or "not mea
 from math import isfinite
 
 import pandas as pd
-from myst_nb import glue
 
 from lib import cost, plots
 from lib.outcomes import by_seed
+
+told: dict[str, str] = {}  # every text that this notebook glued, by key
+
+
+def glue(key: str, value, display: bool = True) -> None:
+    """MyST-NB's glue, imported late: a machine that trains needs this module's formats, and may lack MyST-NB."""
+    from myst_nb import glue as hand_over
+
+    hand_over(key, value, display=display)
 
 
 def number(value, form: str) -> str:
@@ -111,7 +119,8 @@ def beside(rows: pd.DataFrame, published: dict) -> pd.DataFrame:
 
 def note(key: str, text) -> None:
     """Glue a text for the articles; nothing is shown."""
-    glue(key, str(text), display=False)
+    told[key] = str(text)
+    glue(key, told[key], display=False)
 
 
 def notes(texts: dict) -> None:

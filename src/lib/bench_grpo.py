@@ -1,0 +1,496 @@
+"""Seconds of a GRPO step, stock TRL beside the lean trainer, in one process and one engine.
+
+    python -m lib.bench_grpo --case published-1.7b --parts wall phases --seconds 480
+
+Each variant is a trainer of its own in a thread of its own; exactly one runs at a time, and they take turns of a few
+steps (ABAB), so that a slow minute of the machine hits all. Rows go to `grpo_step.parquet` as they are measured, one a
+step; settings, versions and checks to `grpo_step.json` beside it. A cut leaves what was measured.
+
+Parts: `wall` (whole steps, no timers inside), `phases` (a second pass, with timers: a column a phase), `grid` (TRL's
+own switches; the fastest is stock-best from then on), `waterfall` (each saving added in turn), `recorded` (all variants
+on the same rollouts from the same weights: gradients compared, steps timed without generation), `engine` (whether the
+engine's log-probabilities follow the adapter).
+"""
+
+import argparse
+import copy
+import gc
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pandas as pd
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import grpo_trainer
+
+from lib import bench_cases, clock, decode, grpo, provenance
+from lib.lean import OPTIONAL, SAVINGS, LeanGRPOTrainer
+from lib.paths import RESULTS
+
+PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine")
+ORDER = ("checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "lora", "norms")
+assert set(ORDER) == set(SAVINGS)
+
+
+class Results:
+    """The two files, rewritten after every turn."""
+
+    def __init__(self, folder: Path, case: str, arguments: dict):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.table, self.notes = folder / "grpo_step.parquet", folder / "grpo_step.json"
+        self.rows = pd.read_parquet(self.table).to_dict("records") if self.table.exists() else []
+        self.sessions = json.loads(self.notes.read_text()) if self.notes.exists() else []
+        self.session = dict(session=clock.now_utc(), case=case, arguments=arguments, **provenance.describe())
+        self.session |= dict(variants={}, failed={}, facts={})
+        self.sessions.append(self.session)
+
+    def write(self, rows=(), **facts) -> None:
+        self.rows += [{"session": self.session["session"], "case": self.session["case"], **r} for r in rows]
+        self.session["facts"] |= facts
+        if self.rows:
+            part = self.table.with_suffix(".part")
+            pd.DataFrame(self.rows).to_parquet(part, index=False, compression="zstd")
+            os.replace(part, self.table)
+        clock.write_json(self.notes, self.sessions)
+
+
+class Seat(TrainerCallback):
+    """A trainer in a thread that runs when it is given a turn; also the reward function that sets the dead groups."""
+
+    def __init__(self, variant: str):
+        self.variant, self.dead, self.rows, self.gradient = variant, 0, [], None
+        self.clock = self.error = self.record = None
+        self.capture = self.closing = False
+        self.turn, self.done = threading.Semaphore(0), threading.Semaphore(0)
+        self.thread = None
+        self.count = {}
+
+    def reward(self, completions, completion_ids, **_):
+        size = self.trainer.num_generations
+        groups = len(completions) // size
+        rewards = [[1.0] * size if g < self.dead else [(i * 7 + g) % 3 / 2 for i in range(size)] for g in range(groups)]
+        self.count["dead_share"] = sum(min(r) == max(r) for r in rewards) / groups
+        self.count["completion_tokens"] = sum(map(len, completion_ids))
+        return [r for group in rewards for r in group]
+
+    def add(self, trainer) -> None:
+        self.trainer = trainer
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(self)
+
+        def count(module, args, kwargs):
+            if kwargs.get("use_cache") is False:  # a training forward, not generation
+                kind = "positions_grad" if torch.is_grad_enabled() else "positions_nograd"
+                self.count[kind] = self.count.get(kind, 0) + kwargs["input_ids"].numel()
+
+        trainer.model.get_decoder().register_forward_pre_hook(count, with_kwargs=True)
+
+    def steps(self, n: int) -> list[dict]:
+        """Run n optimizer steps and return their rows. Raises what the trainer raised."""
+        self.rows, self.left = [], n
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._train, daemon=True)
+            self.thread.start()
+        else:
+            self.turn.release()
+        self.done.acquire()
+        if self.error is not None:
+            raise self.error
+        return self.rows
+
+    def close(self) -> None:
+        """End the training loop; the memory of the trainer goes back with the last reference to it."""
+        if self.thread is not None and self.error is None:
+            self.closing = True
+            self.turn.release()
+            self.thread.join()
+        self.trainer = self.error = None  # an error holds on to the tensors of its frames
+
+    def _train(self) -> None:
+        self.since = now()
+        try:
+            self.trainer.train()
+        except Exception as error:  # noqa: BLE001 - handed to whoever gave the turn
+            self.error = error
+        self.done.release()
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if self.capture:
+            self.gradient = torch.cat([p.grad.flatten().double() for p in adapter(self.trainer)])
+
+    def on_step_end(self, args, state, control, **kwargs):
+        end = now()
+        peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+        self.rows.append(
+            {"variant": self.variant, "step": state.global_step, "wall_s": end - self.since, "peak_gib": peak}
+            | self.count
+        )
+        self.left -= 1
+        if self.left == 0:
+            if self.clock:
+                self.clock.cut(state.global_step)
+            self.done.release()
+            self.turn.acquire()
+            control.should_training_stop = self.closing
+            if self.clock:
+                self.clock.cut(None, rest="not its turn")
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        self.count.clear()
+        self.since = now()
+
+
+def now() -> float:
+    """Seconds, once the device has done what it was asked; only called between steps."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def adapter(trainer) -> list:
+    return [p for p in trainer.model.parameters() if p.requires_grad]
+
+
+class Bench:
+    """The case, its engine and the seats made so far."""
+
+    def __init__(self, arguments, results: Results, work: Path):
+        self.arguments, self.results, self.work = arguments, results, work
+        self.case = bench_cases.CASES[arguments.case]
+        self.end = time.monotonic() + arguments.seconds
+        self.model = bench_cases.make_model(arguments.case, arguments.model, work / "model")
+        self.tokenizer = decode.load_tokenizer(self.model)
+        prompts = bench_cases.chat_prompts(self.tokenizer, self.case, 2000, arguments.data)
+        self.dataset = Dataset.from_list([{"prompt": p} for p in prompts])
+        self.engine, self.seats = None, {}
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def seat(self, variant: str, kind=GRPOTrainer, rows=None, checkpointing=True, **more) -> Seat:
+        """The seat of a variant, made at the first call. rows: rollouts in a micro-batch."""
+        if variant in self.seats:
+            return self.seats[variant]
+        case, vllm = self.case, self.case["engine"] == "vllm"
+        rows = rows or case["rows"]
+        settings = dict(
+            per_device_train_batch_size=rows, gradient_accumulation_steps=case["prompts"] * case["group"] // rows,
+            num_generations=case["group"], max_completion_length=case["completion_tokens"], bf16=True,
+            learning_rate=case["learning_rate"], gradient_checkpointing=checkpointing, loss_type="dapo", beta=0.0,
+        )  # fmt: skip
+        if case["eos_bias"] and vllm:
+            settings["generation_kwargs"] = {"logit_bias": {self.tokenizer.eos_token_id: case["eos_bias"]}}
+        if vllm:
+            settings |= dict(
+                use_vllm=True, vllm_mode="colocate", vllm_gpu_memory_utilization=self.arguments.engine_share,
+                vllm_max_model_length=case["context_tokens"],
+            )  # fmt: skip
+        args = GRPOConfig(
+            output_dir=str(self.work / variant), max_steps=100_000, save_strategy="no", report_to=[], disable_tqdm=True,
+            logging_steps=10, use_cpu=not torch.cuda.is_available(), **settings,
+        )  # fmt: skip
+        seat = Seat(variant)
+        seat.add(
+            kind(
+                model=AutoModelForCausalLM.from_pretrained(self.model, dtype=torch.bfloat16), reward_funcs=seat.reward,
+                args=args, train_dataset=self.dataset, processing_class=self.tokenizer,
+                peft_config=LoraConfig(
+                    r=case["lora_rank"], lora_alpha=2 * case["lora_rank"], target_modules="all-linear",
+                    task_type="CAUSAL_LM",
+                ),
+                **more,
+            )
+        )  # fmt: skip
+        if vllm and self.engine is None:  # later trainers share this engine
+            self.engine = seat.trainer.vllm_generation
+            grpo_trainer.VLLMGeneration = self._share
+        told = settings | dict(trainer=kind.__name__, dtype="bfloat16", lora_rank=case["lora_rank"])
+        self.results.session["variants"][variant] = {k: v for k, v in told.items() if k != "generation_kwargs"}
+        self.seats[variant] = seat
+        progress(f"{variant}: ready, {self.left():.0f} s left")
+        return seat
+
+    def _share(self, model, accelerator, **_):
+        shared = copy.copy(self.engine)
+        for name in ("sync_weights", "generate"):  # what a lean trainer put there
+            shared.__dict__.pop(name, None)
+        shared.model, shared.accelerator = model, accelerator
+        return shared
+
+    def drop(self, variant: str) -> None:
+        """Give a seat's memory back (the first vLLM seat keeps the engine)."""
+        self.seats.pop(variant).close()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def measure(self, seat: Seat, dead: int, n: int, warmup: int, part: str, label: str | None = None) -> bool:
+        """Run warm-up and n timed steps and write their rows; False when a budget or a memory error ends the seat."""
+        if self.left() <= 0:
+            return False
+        seat.dead = dead
+        try:
+            if warmup:
+                seat.steps(warmup)
+            rows = seat.steps(n)
+        except torch.OutOfMemoryError:
+            self.results.session["failed"][label or seat.variant] = "out of memory"
+            self.results.write()
+            return False
+        timed = self.phases(seat, rows) if part == "phases" else rows
+        label = label or seat.variant
+        self.results.write([{**r, "variant": label, "dead_groups": dead, "part": part} for r in timed])
+        seconds = pd.Series([r["wall_s"] for r in rows])
+        progress(f"{part} {label} dead {dead}: {seconds.median():.3f} s a step, {self.left():.0f} s left")
+        return True
+
+    def phases(self, seat: Seat, rows: list[dict]) -> list[dict]:
+        """Rows with a column a phase (device seconds on a GPU, else host's) and no wall_s: timers ran inside."""
+        table = pd.DataFrame(clock.read_rows(seat.clock.path.parent))
+        kept = table[table["step"].isin([r["step"] for r in rows])]
+        seconds = kept["device_s"].astype(float) if torch.cuda.is_available() else kept["host_s"]
+        wide = kept.assign(seconds=seconds).pivot_table(index="step", columns="phase", values="seconds", aggfunc="sum")
+        found = {step: values.dropna().to_dict() for step, values in wide.iterrows()}
+        return [{**r, "timed_s": r["wall_s"], "wall_s": None, **found[r["step"]]} for r in rows]
+
+    def watch(self, seat: Seat) -> None:
+        if seat.clock is None:
+            seat.clock = clock.Clock(Path(tempfile.mkdtemp(dir=self.work)))
+            seat.clock.start()
+            seat.clock.watch(seat.trainer, grpo.phases(seat.trainer))
+            seat.clock.training = True
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def compared(bench: Bench) -> list[Seat]:
+    """The seats that are compared: stock, stock-best once the grid has found it, lean."""
+    seats = [bench.seat("stock")]
+    best = best_of_grid(bench.results)
+    if best is not None:
+        rows, checkpointing = best
+        seats.append(bench.seat("stock-best", rows=rows, checkpointing=checkpointing))
+    seats.append(bench.seat("lean", LeanGRPOTrainer))
+    return [s for s in seats if s.variant in bench.arguments.variants]
+
+
+def turns(bench: Bench, part: str) -> None:
+    """Whole steps of all variants in turn, until every cell has its steps or the time is over."""
+    arguments = bench.arguments
+    seats = compared(bench)
+    if part == "phases":
+        for seat in seats:
+            if seat.thread is None:
+                seat.steps(1)
+            bench.watch(seat)
+    have: dict = {}
+    wanted = {
+        (dead, s.variant): arguments.slow_steps if dead and s.variant.startswith("stock") else arguments.steps
+        for dead in arguments.dead
+        for s in seats
+    }
+    if part == "phases":
+        wanted = {key: min(n, arguments.phase_steps) for key, n in wanted.items()}
+    while any(have.get(key, 0) < n for key, n in wanted.items()):
+        for dead in arguments.dead:
+            for seat in seats:
+                key = (dead, seat.variant)
+                n = min(arguments.turn, wanted[key] - have.get(key, 0))
+                if n > 0:
+                    warmup = arguments.warmup if key not in have else 1
+                    if not bench.measure(seat, dead, n, warmup, part):
+                        if bench.left() <= 0:
+                            return
+                        n = wanted[key]
+                    have[key] = have.get(key, 0) + n
+
+
+def best_of_grid(results: Results):
+    """(rows, checkpointing) of the fastest cell of the grid, from any session of this case; None before one ran."""
+    rows = [r for r in results.rows if r["part"] == "grid" and r["case"] == results.session["case"]]
+    if not rows:
+        return None
+    medians = pd.DataFrame(rows).groupby("variant")["wall_s"].median()
+    _, rows, checkpointing = medians.idxmin().split()
+    return int(rows.removeprefix("b=")), checkpointing == "checkpointing=on"
+
+
+def grid(bench: Bench) -> None:
+    """TRL's own switches: micro-batch and accumulation, checkpointing. A cell that runs out of memory is told."""
+    total = bench.case["prompts"] * bench.case["group"]
+    for rows in sorted({total // 8, total // 4, total // 2, total}):
+        for checkpointing in (False, True):
+            if rows == bench.case["rows"] and checkpointing:
+                continue  # that is stock
+            name = f"grid b={rows} checkpointing={'on' if checkpointing else 'off'}"
+            if bench.left() <= 0:
+                return
+            seat = bench.seat(name, rows=rows, checkpointing=checkpointing)
+            bench.measure(seat, 0, 3, 2, "grid")
+            if seat.trainer.use_vllm is False or seat.trainer.vllm_generation is not bench.engine:
+                bench.drop(name)
+
+
+def waterfall(bench: Bench) -> None:
+    """Each saving added in turn to the lean trainer without any; a fresh seat, since timers may watch the other."""
+    seat = bench.seat("waterfall", LeanGRPOTrainer, savings=())
+    on: tuple = ()
+    for dead in bench.arguments.dead[:1]:
+        for name in ("none", *ORDER, *(OPTIONAL if bench.arguments.compiled else ())):
+            on = on if name == "none" else (*on, name)
+            seat.trainer.use(on)
+            if not bench.measure(seat, dead, bench.arguments.turn, 2, "waterfall", f"+{name}"):
+                return
+
+
+def recorded(bench: Bench) -> None:
+    """The same rollouts, the same weights: one gradient of each variant, then timed steps without generation."""
+    seats = {s.variant: s for s in compared(bench)}
+    first = next(iter(seats.values()))
+    for seat in seats.values():
+        seat.dead = 0
+        if seat.thread is None:
+            seat.steps(1)
+    record = record_of(first)
+    torch.manual_seed(0)
+    weights = [p.detach().clone() + 0.01 * torch.randn_like(p) for p in adapter(first.trainer)]
+    gradients = {}
+    for name, seat, padding in [
+        *((name, seat, None) for name, seat in seats.items()),
+        ("stock padded otherwise", seats.get("stock"), 64),
+    ]:
+        if seat is None or bench.left() <= 0:
+            continue
+        trainer = seat.trainer
+        with torch.no_grad():
+            for p, value in zip(adapter(trainer), weights, strict=True):
+                p.copy_(value)
+        stock_padding, trainer.pad_to_multiple_of = trainer.pad_to_multiple_of, padding or trainer.pad_to_multiple_of
+        replay(trainer, record)
+        seat.capture = True
+        seat.steps(1)
+        seat.capture = False
+        gradients[name] = seat.gradient
+        trainer.pad_to_multiple_of = stock_padding
+        if padding is None:
+            bench.measure(seat, 0, bench.arguments.recorded_steps, 2, "recorded")
+        for attribute in ("get_batch_samples", "_generate_single_turn"):
+            trainer.__dict__.pop(attribute)
+    reference = gradients.get("stock")
+    if reference is not None:
+        cosines = {n: torch.cosine_similarity(g, reference, dim=0).item() for n, g in gradients.items()}
+        errors = {n: ((g - reference).norm() / reference.norm()).item() for n, g in gradients.items()}
+        tokens = [len(c) for c in record[1][0]]
+        bench.results.write(
+            gradient_cosine_to_stock=cosines, gradient_error_to_stock=errors, recorded_completion_tokens=tokens
+        )
+        progress(f"gradient cosine to stock: {cosines}")
+
+
+def record_of(seat: Seat) -> tuple:
+    """(dataset rows, (completion ids, log-probabilities)) of one more step of this seat."""
+    trainer, kept = seat.trainer, {}
+    score, generate = trainer._generate_and_score_completions, trainer._generate_single_turn
+
+    def keep_inputs(inputs):
+        kept["inputs"] = inputs
+        return score(inputs)
+
+    def keep_rollouts(*args, **kwargs):
+        kept["rollouts"] = generate(*args, **kwargs)
+        return kept["rollouts"]
+
+    trainer._generate_and_score_completions, trainer._generate_single_turn = keep_inputs, keep_rollouts
+    seat.steps(1)
+    del trainer._generate_and_score_completions, trainer._generate_single_turn
+    return kept["inputs"], kept["rollouts"]
+
+
+def replay(trainer, record: tuple) -> None:
+    inputs, rollouts = record
+    trainer.get_batch_samples = lambda iterator, n, device: ([inputs] * n, None)
+    trainer._generate_single_turn = lambda *args, **kwargs: rollouts
+
+
+def engine_follows(bench: Bench) -> None:
+    """Mean absolute gap of engine and trainer on a prompt: before the adapter changes, after, and after a sync."""
+    from vllm import SamplingParams
+
+    gaps = {}
+    for seat in compared(bench):
+        trainer = seat.trainer
+        if seat.thread is None:
+            seat.steps(1)
+        ids = trainer._tokenize_prompts(bench.dataset[:1]["prompt"])[0][0]
+        llm = trainer.vllm_generation.llm
+
+        def gap(trainer=trainer, ids=ids, llm=llm):
+            asked = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=0, detokenize=False)
+            found = llm.generate([{"prompt_token_ids": ids}], asked, use_tqdm=False)[0].prompt_logprobs[1:]
+            engines = torch.tensor([at[t].logprob for t, at in zip(ids[1:], found, strict=True)])
+            with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+                logits = trainer.model(input_ids=torch.tensor([ids], device="cuda")).logits[0, :-1].float()
+            own = logits.log_softmax(-1).cpu()[range(len(ids) - 1), ids[1:]]
+            return (engines - own).abs().mean().item()
+
+        trainer.vllm_generation.sync_weights()
+        before = gap()
+        with torch.no_grad():
+            for p in adapter(trainer):
+                p.add_(0.02 * torch.randn_like(p))
+        stale = gap()
+        trainer.vllm_generation.sync_weights()
+        gaps[seat.variant] = dict(synced=before, adapter_changed=stale, synced_again=gap())
+    bench.results.write(engine_gap_nats=gaps)
+    progress(f"engine against trainer, nats a token: {gaps}")
+
+
+def main(argv=None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=bench_cases.CASES, default="published-1.7b")
+    parser.add_argument("--model", type=Path, help="folder of a model: its weights (smollm2) or its tokenizer alone")
+    parser.add_argument("--data", type=Path, help="documents (.jsonl.gz) for real prompts")
+    parser.add_argument("--out", type=Path, default=RESULTS / "bench")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--variants", nargs="+", default=["stock", "stock-best", "lean"])
+    parser.add_argument("--dead", nargs="+", type=int, default=[0, 16, 15, 9, 13], help="groups without variance")
+    parser.add_argument(
+        "--compiled", action="store_true", help="end the waterfall with compiled layers (a minute more)"
+    )
+    parser.add_argument("--seconds", type=float, default=600, help="start nothing new after so many seconds")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before a cell's first timed one")
+    parser.add_argument("--steps", type=int, default=20, help="timed steps a cell")
+    parser.add_argument("--slow-steps", type=int, default=20, help="those of a stock variant with dead groups")
+    parser.add_argument("--phase-steps", type=int, default=5, help="steps a cell with timers inside")
+    parser.add_argument("--recorded-steps", type=int, default=20, help="steps on recorded rollouts")
+    parser.add_argument("--turn", type=int, default=5, help="steps a turn")
+    parser.add_argument("--engine-share", type=float, default=0.2, help="share of GPU memory for the engine")
+    arguments = parser.parse_args(argv)
+    told = {k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items()}
+    with tempfile.TemporaryDirectory() as work:
+        results = Results(arguments.out, arguments.case, told)
+        bench = Bench(arguments, results, Path(work))
+        run = dict(
+            wall=lambda b: turns(b, "wall"), phases=lambda b: turns(b, "phases"), grid=grid, waterfall=waterfall,
+            recorded=recorded, engine=engine_follows,
+        )  # fmt: skip
+        for part in arguments.parts:
+            if bench.left() > 0:
+                run[part](bench)
+        for variant in list(bench.seats):
+            bench.drop(variant)
+        results.write()
+
+
+if __name__ == "__main__":
+    main()

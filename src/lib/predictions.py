@@ -1,0 +1,185 @@
+"""Predictions: a file of statements with probabilities, checked when read, and scored against what was measured.
+
+A file names the profile that it was made for, and its predictions by a short name each:
+
+    profile: h200
+    predictions:
+      sft_wins:
+        statement: At equal spend A is significantly ahead of C
+        quantity: sft_leads          # a name that 04_compare computes, a value a seed
+        comparison: ">="             # >, >=, <, <= or between (both ends included)
+        threshold: 1                 # a number, the name of another quantity, or for between [low, high]
+        probability: 0.9
+        seen: what was known when this was written
+"""
+
+import difflib
+import operator
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+COMPARISONS = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
+    "between": lambda value, ends: ends[0] <= value <= ends[1],
+}  # fmt: skip
+FIELDS = ("statement", "quantity", "comparison", "threshold", "probability", "seen")
+
+
+class PredictionError(ValueError):
+    """What is wrong with a file of predictions: file, entry, field, what came, what was expected."""
+
+
+class _Strict(yaml.SafeLoader):
+    """A loader for which a key that comes twice is an error; plain yaml keeps the last one and says nothing."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} comes twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def load(path: Path, quantities) -> tuple[str, dict[str, dict]]:
+    """The profile that a file of predictions was made for, and its predictions {name: {field: value}}.
+
+    quantities: the names that a prediction may use. Raises PredictionError at the first thing that is wrong.
+    """
+    try:
+        content = yaml.load(Path(path).read_text(encoding="utf8"), _Strict)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PredictionError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    _keys(content, ("profile", "predictions"), str(path))
+    if not (isinstance(content["profile"], str) and content["profile"]):
+        raise PredictionError(f"{path}: profile: got {content['profile']!r}, expected the name of a profile")
+    entries = content["predictions"]
+    if not (isinstance(entries, dict) and entries):
+        raise PredictionError(f"{path}: predictions: got {entries!r}, expected one entry a prediction, by name")
+    for name, entry in entries.items():
+        _check(entry, quantities, f"{path}: {name}")
+    return content["profile"], entries
+
+
+def _keys(mapping, expected, place):
+    """Raise PredictionError unless `mapping` has exactly these keys."""
+    if not isinstance(mapping, dict):
+        raise PredictionError(f"{place}: got {mapping!r}, expected the keys {', '.join(expected)}")
+    for key in mapping:
+        if key not in expected:
+            raise PredictionError(f"{place}: unknown key {key!r}{_near(key, expected)}; expected {', '.join(expected)}")
+    for key in expected:
+        if key not in mapping:
+            raise PredictionError(f"{place}: {key} is missing; expected {', '.join(expected)}")
+
+
+def _check(entry, quantities, place):
+    """Raise PredictionError for the first field of one prediction that is not as it must be."""
+    _keys(entry, FIELDS, place)
+
+    def wrong(field, expected):
+        return PredictionError(f"{place}: {field}: got {entry[field]!r}, expected {expected}")
+
+    for field in ("statement", "seen"):
+        if not (isinstance(entry[field], str) and entry[field].strip()):
+            raise wrong(field, "a text")
+    known = "a quantity that 04_compare computes"
+    if not isinstance(entry["quantity"], str) or entry["quantity"] not in quantities:
+        raise wrong("quantity", known + _near(entry["quantity"], quantities))
+    comparison, threshold = entry["comparison"], entry["threshold"]
+    if not isinstance(comparison, str) or comparison not in COMPARISONS:
+        raise wrong("comparison", f"one of {', '.join(COMPARISONS)}")
+    if comparison == "between":
+        ends = threshold if isinstance(threshold, list) else []
+        if not (len(ends) == 2 and all(map(_number, ends)) and ends[0] <= ends[1]):
+            raise wrong("threshold", "two numbers for between, [low, high]")
+    elif isinstance(threshold, str):
+        if threshold not in quantities:
+            raise wrong("threshold", f"a number, or {known}{_near(threshold, quantities)}")
+    elif not _number(threshold):
+        raise wrong("threshold", f"a number, or {known}")
+    if not (_number(entry["probability"]) and 0 <= entry["probability"] <= 1):
+        raise wrong("probability", "a number from 0 to 1")
+
+
+def _number(value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and pd.notna(value)
+
+
+def _near(name, names) -> str:
+    near = difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.4)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def held(prediction: dict, quantities: dict[str, dict]) -> dict[int, bool | None]:
+    """Whether a prediction held, by seed of its quantity; None where a number that it needs is missing.
+
+    quantities: {name: {seed: value}}.
+    """
+    result: dict[int, bool | None] = {}
+    for seed, value in quantities[prediction["quantity"]].items():
+        threshold = prediction["threshold"]
+        if isinstance(threshold, str):
+            threshold = quantities[threshold].get(seed)
+        missing = pd.isna(value) or (not isinstance(threshold, list) and pd.isna(threshold))
+        result[seed] = None if missing else bool(COMPARISONS[prediction["comparison"]](value, threshold))
+    return result
+
+
+def outcome(held_by_seed: dict[int, bool | None]) -> str:
+    """How a prediction came out: held, wrong, "held in 1 of 2 seeds", or not decidable."""
+    decided = [value for value in held_by_seed.values() if value is not None]
+    if not decided:
+        return "not decidable"
+    text = "held" if all(decided) else f"held in {sum(decided)} of {len(decided)} seeds" if any(decided) else "wrong"
+    missing = len(held_by_seed) - len(decided)
+    return text + (f"; not decidable in {missing}" if missing else "")
+
+
+def rule(prediction: dict) -> str:
+    """What decides a prediction, as text: "gain_dpo between -0.01 and 0.03"."""
+    threshold = prediction["threshold"]
+    ends = f"{threshold[0]} and {threshold[1]}" if isinstance(threshold, list) else threshold
+    return f"{prediction['quantity']} {prediction['comparison']} {ends}"
+
+
+def scored(predictions: dict[str, dict], quantities: dict[str, dict]) -> pd.DataFrame:
+    """One row a prediction: its fields, `name`, `rule`, `values` ({seed: value}), `outcome`, `decided`, `brier`.
+
+    decided: in how many seeds it could be scored. brier: the mean over these of (probability - outcome)^2, outcome 1 or
+    0 (Brier 1950); missing where there is none.
+    """
+    rows = []
+    for name, prediction in predictions.items():
+        found = held(prediction, quantities)
+        errors = [(prediction["probability"] - value) ** 2 for value in found.values() if value is not None]
+        row = {"name": name, **prediction, "rule": rule(prediction), "values": quantities[prediction["quantity"]]}
+        row |= {"outcome": outcome(found), "decided": len(errors)}
+        rows.append(row | {"brier": sum(errors) / len(errors) if errors else float("nan")})
+    return pd.DataFrame(rows)
+
+
+def brier(table: pd.DataFrame) -> dict[str, float]:
+    """Over the decidable rows of `scored`: `brier`, their mean (each prediction counts once, however many seeds), and
+    `expected`, what it would be on average if every probability were exactly right: the mean of p (1 - p).
+
+    Missing where nothing is decidable.
+    """
+    decidable = table[table["brier"].notna()]
+    p = decidable["probability"].astype(float)
+    return {"brier": float(decidable["brier"].mean()), "expected": float((p * (1 - p)).mean())}
+
+
+def standing(sha256: str, began: list[str | None]) -> str:
+    """Whether a file of predictions is older than the runs that it is scored on, as a phrase.
+
+    sha256: the file's. began: that of book/predictions.yaml when each run began; None where the run did not note it.
+    """
+    texts = {
+        "unchanged since {} runs began": began.count(sha256),
+        "not the one that {} runs began under": len(began) - began.count(sha256) - began.count(None),
+        "of unknown age beside {} runs, which did not note it": began.count(None),
+    }
+    return ", ".join(text.format(f"{count} of {len(began)}") for text, count in texts.items() if count)
