@@ -844,7 +844,7 @@ show.notes(
     {
         "headline_bill": headline_bill,
         "checkpointing": checkpointing,
-        "bill_total": by_seed({seed: spent(curves["grpo", seed].end_hours) for seed in grpo}),
+        "bill_total": by_seed({seed: spent(hours([run])) for seed, run in grpo.items()}),
         "bill_most": most,
         "bill_remainder": remainder,
         "published_bill": f"{theirs['seconds'].sum():,.0f} of {published['bill']['billed_s']:,.0f} s",

@@ -181,7 +181,7 @@ def grpo_trainer(run, documents, seed, worth=None, stop_after_dead_steps=0, kind
         model=model, reward_funcs=reward, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
     )
     grpo.observe(trainer, run)
-    wasted.watch(trainer, run, stop_after_dead_steps, usd_per_hour=3.6)
+    wasted.watch(trainer, run, stop_after_dead_steps, price_per_hour=3.6)
     run.watch(trainer, grpo.phases(trainer))
     return trainer
 

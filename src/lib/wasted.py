@@ -16,13 +16,13 @@ def constant_share(rewards_B, group_size: int) -> float:
     return sum(min(rewards_G) == max(rewards_G) for rewards_G in rewards_P_G) / len(rewards_P_G)
 
 
-def watch(trainer, run, stop_after_dead_steps: int = 0, usd_per_hour: float = 0.0, trained: bool = True) -> None:
+def watch(trainer, run, stop_after_dead_steps: int = 0, price_per_hour: float = 0.0, trained: bool = True) -> None:
     """Add `wasted_s` and `dead_steps` to each logged step, and the sum of seconds so far to the progress line.
 
     wasted_s: the share of constant groups of the step's seconds (host clock, from the step's begin to its log), or,
     where such groups are left out of the trainer's passes (trained=False), of the seconds until the rewards are known.
     dead_steps: steps in a row, this one included, in which every group was constant. After `stop_after_dead_steps` of
-    them the run is ended, with a checkpoint (0: never). usd_per_hour: price of a device; 0 shows no dollars.
+    them the run is ended, with a checkpoint (0: never). price_per_hour: of a device, in USD; 0 shows no price.
     Call it before `run.watch`: a callback's columns reach the log only of callbacks that come later.
     """
     from transformers import TrainerCallback
@@ -59,8 +59,8 @@ def watch(trainer, run, stop_after_dead_steps: int = 0, usd_per_hour: float = 0.
                 ended = time.perf_counter() if trained else now["rewarded"]
                 logs["wasted_s"], logs["dead_steps"] = (ended - now["begun"]) * now["share"], self.dead_steps
                 self.wasted_s += logs["wasted_s"]
-                usd = cost.dollars(self.wasted_s / 3600, kind, usd_per_hour) if usd_per_hour else None
-                price = "" if usd is None else f" ({cost.show_dollars(usd)})"
+                amount = cost.price(self.wasted_s / 3600, kind, price_per_hour) if price_per_hour else None
+                price = "" if amount is None else f" ({cost.show_price(amount)})"
                 run.remark = f"no signal {now['share']:.0%} of groups, wasted so far {self.wasted_s:.0f} s{price}"
 
     trainer.add_callback(Signal())
