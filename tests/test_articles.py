@@ -175,7 +175,7 @@ def test_whether_a_verdict_hangs_on_the_rule_is_said():
 def test_a_rerun_of_the_same_identity_is_shown_and_nothing_else_is_one():
     glued = study("one seed")
     assert glued["rerun"] == (
-        "continued SFT, seed 0 and its rerun: +0.0 points, for 0.0556 h, $0.25 and 0.0528 h, $0.23"
+        "continued SFT, seed 0 and its rerun: +0.0 points, for 0.0556 h, $0.24 and 0.0528 h, $0.23"
     )
     assert re.findall(r"<td>(seed[^<]*)</td>", glued["table_variation"]) == ["seed 0 and its rerun"]
     assert glued["variation"] == "not measured: one seed"

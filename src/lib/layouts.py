@@ -134,8 +134,9 @@ def budgets(timed) -> dict:
 
 BUDGETS_SUMMARY = (
     {"pair": pair_name}
-    | columns({"comparisons": "compared", "first ahead": "left_wins", "second ahead": "right_wins"}, counts)
-    | columns({"first ahead (Holm)": "left_wins_holm", "second ahead (Holm)": "right_wins_holm"}, counts)
+    | columns({"budgets": "compared"}, counts)
+    | {"first / second ahead": lambda row: versus(row.left_wins, row.right_wins)}
+    | {"ahead (Holm)": lambda row: versus(row.left_wins_holm, row.right_wins_holm)}
     | {"difference at the last (points)": difference, "its p (Holm)": lambda row: p_value(row.p_holm)}
     | SMALLEST
 )
