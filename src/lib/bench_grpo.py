@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from pathlib import Path
 
 import pandas as pd
@@ -213,7 +214,7 @@ class Bench:
             self.engine = seat.trainer.vllm_generation
             grpo_trainer.VLLMGeneration = self._share
         told = settings | dict(trainer=kind.__name__, dtype="bfloat16", lora_rank=case["lora_rank"])
-        self.results.session["variants"][variant] = {k: v for k, v in told.items() if k != "generation_kwargs"}
+        self.results.session["variants"][variant] = told
         self.seats[variant] = seat
         progress(f"{variant}: ready, {self.left():.0f} s left")
         return seat
@@ -241,9 +242,10 @@ class Bench:
             if warmup:
                 seat.steps(warmup)
             rows = seat.steps(n)
-        except torch.OutOfMemoryError:
-            self.results.session["failed"][label or seat.variant] = "out of memory"
+        except Exception as error:  # noqa: BLE001 - one variant's end is a finding, not the others' end
+            self.results.session["failed"][label or seat.variant] = f"{type(error).__name__}: {str(error)[:300]}"
             self.results.write()
+            progress(f"{label or seat.variant} failed:\n{''.join(traceback.format_exception(error)[-4:])}")
             return False
         timed = self.phases(seat, rows) if part == "phases" else rows
         label = label or seat.variant
@@ -494,3 +496,4 @@ def main(argv=None) -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # everything is written; an engine's own shutdown may hang
