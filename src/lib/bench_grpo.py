@@ -170,6 +170,10 @@ class Bench:
         self.model = bench_cases.make_model(arguments.case, arguments.model, work / "model")
         self.tokenizer = decode.load_tokenizer(self.model)
         prompts = bench_cases.chat_prompts(self.tokenizer, self.case, 2000, arguments.data)
+        if len(prompts) < self.case["prompts"]:
+            raise ValueError(
+                f"{arguments.data}: {len(prompts)} documents fit the context, expected {self.case['prompts']}"
+            )
         self.dataset = Dataset.from_list([{"prompt": p} for p in prompts])
         self.engine, self.seats = None, {}
 
