@@ -182,7 +182,7 @@ if run.live:
             )
             set_seed(seed)  # the colocated engine seeds itself with 0 whatever the run's seed is
             grpo.observe(trainer, run)
-            wasted.watch(trainer, run, stop_after_dead_steps, price_per_hour)
+            wasted.watch(trainer, run, stop_after_dead_steps, price_per_hour, trained=not lean)
             run.watch(trainer, grpo.phases(trainer))
             run.stop_at_cap(trainer, grpo_cap_hours)
         trainer.train(resume_from_checkpoint=run.resume_from())

@@ -1,6 +1,7 @@
 """What the GRPO benchmark runs on: a model of the published shape with random weights, its tokenizer, its prompts."""
 
 import json
+import math
 import random
 import shutil
 from pathlib import Path
@@ -33,10 +34,11 @@ CASES = {
     ),
 }  # fmt: skip
 # Prompt-to-completion ratios at the published shape, about 370 tokens a row: the same rows, divided otherwise.
-for ratio, (prompt, completion) in {"8-1": (329, 41), "2-1": (247, 123), "1-2": (123, 247), "1-8": (41, 329)}.items():
+for ratio, (prompt, mean) in {"8-1": (329, 41), "2-1": (247, 123), "1-2": (123, 247), "1-8": (41, 329)}.items():
     CASES[f"ratio-{ratio}"] = CASES["published-1.7b"] | dict(
-        prompt_tokens=(int(prompt * 0.86), int(prompt * 1.14)), completion_tokens=int(completion * 1.6), eos_bias=None
-    )
+        prompt_tokens=(int(prompt * 0.86), int(prompt * 1.14)), completion_tokens=int(mean * 1.45), context_tokens=1024,
+        eos_bias=math.log(0.55 / mean * 151_936),
+    )  # fmt: skip
 
 
 def make_model(name: str, given: Path | None, folder: Path) -> Path:
@@ -63,6 +65,8 @@ def make_model(name: str, given: Path | None, folder: Path) -> Path:
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = Qwen3ForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(folder)
+    del model
+    torch.cuda.empty_cache()  # the engine takes its share of what is free; does nothing without a GPU
     for path in source.iterdir():
         if path.is_file() and path.suffix != ".safetensors" and not path.name.endswith("config.json"):
             shutil.copy(path, folder / path.name)
@@ -77,7 +81,10 @@ def make_model(name: str, given: Path | None, folder: Path) -> Path:
 def chat_prompts(tokenizer, case: dict, n: int, path: Path | None) -> list[list[dict]]:
     """n chat prompts: real ones from the documents of `path`, else synthetic text of the case's ragged token counts."""
     if path is not None:
-        return [data.messages(d) for d in data.load("jsonl", path, n)]
+        room = case["context_tokens"] - case["completion_tokens"]
+        chats = [data.messages(d) for d in data.load("jsonl", path, n)]
+        sizes = [len(x) for x in tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]]
+        return [chat for chat, size in zip(chats, sizes, strict=True) if size <= room]
     draw = random.Random(0)
     text = " ".join(d["text"] for d in data.load("synthetic", n_documents=400, seed=1))
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -224,7 +224,8 @@ def dpo_steps(folder):
             "entropy": steps["entropy"],
         }
     )
-    table = table.join(tokens, on="step")
+    counted = [c for c in steps if c.startswith("forward_") or c == "peak_memory_bytes"]  # lib.meter's
+    table = table.join(steps[counted]).join(tokens, on="step")
     for side in ("chosen", "rejected"):
         table[f"{side}_logp_token"] = table[f"{side}_logp"] * table["pairs"] / table[f"{side}_tokens"]
     return table

@@ -1,0 +1,137 @@
+"""The GRPO benchmark's parts: its two result files, and a trainer in a thread that runs when it is given a turn."""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pandas as pd
+import torch
+from transformers import PrinterCallback, TrainerCallback
+
+from lib import clock, provenance
+
+
+class Results:
+    """The two files, rewritten after every turn."""
+
+    def __init__(self, folder: Path, case: str, arguments: dict):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.table, self.notes = folder / "grpo_step.parquet", folder / "grpo_step.json"
+        self.rows = pd.read_parquet(self.table).to_dict("records") if self.table.exists() else []
+        self.sessions = json.loads(self.notes.read_text()) if self.notes.exists() else []
+        self.session = dict(session=clock.now_utc(), case=case, arguments=arguments, **provenance.describe())
+        self.session |= dict(variants={}, failed={}, facts={})
+        self.sessions.append(self.session)
+
+    def write(self, rows=(), **facts) -> None:
+        self.rows += [{"session": self.session["session"], "case": self.session["case"], **r} for r in rows]
+        self.session["facts"] |= facts
+        if self.rows:
+            part = self.table.with_suffix(".part")
+            pd.DataFrame(self.rows).to_parquet(part, index=False, compression="zstd")
+            os.replace(part, self.table)
+        clock.write_json(self.notes, self.sessions)
+
+
+class Seat(TrainerCallback):
+    """A trainer in a thread that runs when it is given a turn; also the reward function that sets the dead groups."""
+
+    def __init__(self, variant: str):
+        self.variant, self.dead, self.rows, self.gradient = variant, 0, [], None
+        self.clock = self.error = self.record = None
+        self.capture = self.closing = False
+        self.turn, self.done = threading.Semaphore(0), threading.Semaphore(0)
+        self.thread = None
+        self.count = {}
+
+    def reward(self, completions, completion_ids, **_):
+        size = self.trainer.num_generations
+        groups = len(completions) // size
+        rewards = [[1.0] * size if g < self.dead else [(i * 7 + g) % 3 / 2 for i in range(size)] for g in range(groups)]
+        self.count["dead_share"] = sum(min(r) == max(r) for r in rewards) / groups
+        self.count["completion_tokens"] = sum(map(len, completion_ids))
+        return [r for group in rewards for r in group]
+
+    def add(self, trainer) -> None:
+        self.trainer = trainer
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(self)
+
+        def count(module, args, kwargs):
+            if kwargs.get("use_cache") is False:  # a training forward, not generation
+                kind = "positions_grad" if torch.is_grad_enabled() else "positions_nograd"
+                self.count[kind] = self.count.get(kind, 0) + kwargs["input_ids"].numel()
+
+        trainer.model.get_decoder().register_forward_pre_hook(count, with_kwargs=True)
+
+    def steps(self, n: int) -> list[dict]:
+        """Run n optimizer steps and return their rows. Raises what the trainer raised."""
+        self.rows, self.left = [], n
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._train, daemon=True)
+            self.thread.start()
+        else:
+            self.turn.release()
+        self.done.acquire()
+        if self.error is not None:
+            raise self.error
+        return self.rows
+
+    def close(self) -> None:
+        """End the training loop; the memory of the trainer goes back with the last reference to it."""
+        if self.thread is not None and self.error is None:
+            self.closing = True
+            self.turn.release()
+            self.thread.join()
+        self.trainer = self.error = None  # an error holds on to the tensors of its frames
+
+    def _train(self) -> None:
+        self.since = now()
+        try:
+            self.trainer.train()
+        except Exception as error:  # noqa: BLE001 - handed to whoever gave the turn
+            self.error = error
+        self.done.release()
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if self.capture:
+            self.gradient = torch.cat([p.grad.flatten().double() for p in adapter(self.trainer)])
+
+    def on_step_end(self, args, state, control, **kwargs):
+        end = now()
+        peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+        self.rows.append(
+            {"variant": self.variant, "step": state.global_step, "wall_s": end - self.since, "peak_gib": peak}
+            | self.count
+        )
+        self.left -= 1
+        if self.left == 0:
+            if self.clock:
+                self.clock.cut(state.global_step)
+            self.done.release()
+            self.turn.acquire()
+            control.should_training_stop = self.closing
+            if self.clock:
+                self.clock.cut(None, rest="not its turn")
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        self.count.clear()
+        self.since = now()
+
+
+def now() -> float:
+    """Seconds, once the device has done what it was asked; only called between steps."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def adapter(trainer) -> list:
+    return [p for p in trainer.model.parameters() if p.requires_grad]
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
