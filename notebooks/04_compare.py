@@ -1278,16 +1278,21 @@ for article, statements in published["findings"].items():
 
 # %%
 MCNEMAR, COUNTED = "exact McNemar, paired by document, Holm", "counted, no test"
+REDRAWN = "counted over draws of the documents, no test"
 SIGNAL, REWARD = "GRPO: where the signal goes", "GRPO: what the reward does not show"
 claims = [  # key of the glued sentence, its verdict (none: the sentence is the count), what is tested, how, where
     ("headline", "sft_over_grpo", "A is ahead of C at the most both spent", MCNEMAR, "At equal spend"),
     ("equal_spend", "sft_over_grpo", "A is ahead of C at the most both spent", MCNEMAR, "At equal spend"),
     ("all_budgets", "sft_ahead_at_more_budgets", "A leads at more budgets than C", MCNEMAR, "At equal spend"),
+    ("differences", None, "A minus C at the most both spent, Holm over the pair's budgets", MCNEMAR, "At equal spend"),
     ("gain_sft", "sft_over_start", "A ends above its start", MCNEMAR, "What each arm reached"),
     ("gain_dpo", "dpo_over_start", "B ends above its start", MCNEMAR, "What each arm reached"),
     ("gain_grpo", "grpo_over_start", "C ends above its start", MCNEMAR, "What each arm reached"),
     ("reach_c", "grpo_holds_later", "A holds C's last accuracy on fewer hours", COUNTED, "Reach and hold"),
     ("reach_a", "grpo_holds_sft_later", "A holds its own last accuracy on fewer hours", COUNTED, "Reach and hold"),
+    ("reach_again_hold", None, "A holds C's last accuracy sooner", REDRAWN, "Reach and hold"),
+    ("reach_again_touch", None, "A touches C's last accuracy sooner", REDRAWN, "Reach and hold"),
+    ("rules_verdict", None, "who leads under each rule of the bill", MCNEMAR, "Cost"),
     ("tuning", None, "where each learning rate stands among its trials", COUNTED, "Cost"),
     ("dpo_verdict", "displacement", "both log-probs fall, preference accuracy rises", COUNTED, "DPO"),
     ("dpo_verdict", "dpo_over_start", "B ends above its start", MCNEMAR, "DPO"),

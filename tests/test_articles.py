@@ -220,7 +220,7 @@ def test_alarms_and_waste_are_told_by_seed():
     assert glued["dpo_parted"].startswith("at 1 of 3 checkpoints, first at step 30 (seed 0)")  # -6 points; seed 1: -8
     assert glued["dpo_pushed_down"] == "150% (seed 0), 150% (seed 1)"
     # 20 steps of 10 s, zero-variance groups of 16 as in the steps: 145 s of 900
-    assert glued["wasted"] == "0.0403 h (145 s), $0.18, 16.1% of the bill"
+    assert glued["wasted"] == "0.0403 h, $0.18, 16.1% of the bill"
     assert "importance ratio, mean" not in glued["table_signal"]  # no run logged one
     assert glued["null_alarm_raised"] == "in no field" and glued["divergence"] == "at none of 4 checkpoints"
     assert "not at hand" in glued["table_ceiling_examples"]  # made-up records have no documents
