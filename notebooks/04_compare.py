@@ -60,6 +60,7 @@ import yaml
 
 from lib import (
     alarms,
+    benches,
     budgets,
     compare,
     cost,
@@ -939,6 +940,49 @@ show.notes(
     | {f"groups_all_{w}": (signal, show.only(f"constant_{w}", percent)) for w in ("right", "between", "wrong")}
     | {"wasted": across_seeds({seed: wasted(seed) for seed in grpo}, "not measured")}
     | {f"signal_{key}": (signal, show.only(key, percent)) for key in ("zero_all", "gradient_zero", "constant")}
+)
+
+# %% [markdown]
+# ### GRPO: the same gradient for less
+#
+# `lib.lean` leaves out of TRL's step what cannot change its gradient; `lib.bench_grpo` timed both in one process, in
+# turn, on one engine. Whole steps, without timers inside; the bench is its own record, whatever the profile.
+
+# %%
+bench = benches.grpo_step()
+faster = None if bench is None else benches.whole_steps(bench[0])
+
+# %% tags=["hide-input"]
+if faster is None:
+    show.missing("table_lean", "No bench of the lean trainer is recorded.")
+    show.notes(dict.fromkeys(("lean_live", "lean_dead", "lean_bench"), "not measured"))
+else:
+    session, versions = bench[1][-1], bench[1][-1]["versions"]
+    show.table(
+        "lean",
+        faster,
+        "Seconds of a GRPO step, stock TRL and lean: medians, quartiles in brackets. Dead groups: made so by rewards "
+        "that are all equal. Positions: through the lean trainer's pass with gradient, padding included.",
+        layouts.LEAN,
+        csv=bench[0],
+    )
+    lean_only = faster[faster["variant"] == "lean"].sort_values("dead_share")
+    texts = [f"{show.times(r.multiple)} ({r.stock_s:.2f} s to {r.s:.2f} s)" for r in lean_only.itertuples()]
+    show.notes(
+        {
+            "lean_live": texts[0],
+            "lean_dead": texts[-1],
+            "lean_bench": f"{session['device']['name']}, {session['session'][:10]}, "
+            f"commit {str(session['commit'])[:10]}, TRL {versions['trl']}, vLLM {versions['vllm']}",
+        }
+    )
+cost_of_timers = benches.timers()
+show.note(
+    "timers_ab",
+    "not measured"
+    if cost_of_timers is None
+    else "{on:.3f} s a step with them ({on_low:.3f} to {on_high:.3f} by turn), {off:.3f} s without ({off_low:.3f} to "
+    "{off_high:.3f}), {n} steps each on {device}".format(**cost_of_timers),
 )
 
 # %% [markdown]

@@ -163,7 +163,7 @@ class Clock:
                 "step": step,
                 "phase": name,
                 "host_s": host,
-                "device_s": device.get(name),
+                "device_s": None if step is None else device.get(name),  # events begin within the set-up
                 "energy_j": joules if name == rest else None,
                 "calls": calls,
                 "kind": kind,
@@ -255,7 +255,7 @@ class Clock:
             "model.train": "bookkeeping",  # sets a flag on every module, each micro-batch
             "model.zero_grad": "zero_grad",
             "log": "log",
-            "training_step": "unaccounted",  # what is left of it is under no timer
+            "training_step": "training_step",  # what is left of it names no work: cost.REMAINDERS
         }
         for dotted, name in (common | phases).items():
             *owners, attribute = dotted.split(".")

@@ -37,8 +37,8 @@ PARTS = {
     "the timers themselves": ["timer"],
 }
 UNACCOUNTED = "unaccounted"
-# Phases that name no work: what was left of an enclosing span. Older records called one of them `score`.
-REMAINDERS = {"unaccounted", "score"}
+# Phases that name no work, only the span of which they are left: generating and scoring, a micro-batch, a step.
+REMAINDERS = {"score", "training_step", "unaccounted"}
 UPDATE = ("backward", "gradient clipping", "optimizer")  # one residual in the published study
 TOGETHER = "backward + clipping + optimizer"
 

@@ -20,7 +20,7 @@ def phases(trainer) -> dict:
         "_generate": "generate_rest",
         "_tokenize_prompts": "tokenise",
         "processing_class.batch_decode": "detokenise",
-        "_generate_and_score_completions": "unaccounted",  # what is left of it is under no timer
+        "_generate_and_score_completions": "score",  # what is left of it names no work: cost.REMAINDERS
         "_calculate_rewards": "reward",
         "_get_per_token_logps_and_entropies": forward,
         "compute_loss": "forward_grad",

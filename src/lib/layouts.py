@@ -352,16 +352,6 @@ def bill(parts: pd.DataFrame, published: pd.DataFrame) -> dict:
     }
 
 
-def bills(by_run: pd.DataFrame) -> dict:
-    """Of rows with a `part`: seconds and share of each run from `by_run` (cost.bill by name)."""
-
-    def cell(run):
-        seconds, shares = by_run["seconds", run], by_run["share", run]
-        return lambda row: "-" if pd.isna(seconds[row.part]) else f"{seconds[row.part]:,.1f} ({shares[row.part]:.1%})"
-
-    return {"part": lambda row: row.part} | {run: cell(run) for run in by_run["share"]}
-
-
 def scaled(name: str, form: str, factor: float = 1.0):
     """A function of a row that writes one of its values times a factor; "not measured" where it is missing."""
 
@@ -370,6 +360,37 @@ def scaled(name: str, form: str, factor: float = 1.0):
         return "not measured" if pd.isna(value) else format(value * factor, form)
 
     return text
+
+
+def spread(prefix: str):
+    """A function of a row: a median of seconds with its quartiles and number."""
+
+    def text(row) -> str:
+        value, low, high, n = (getattr(row, prefix + name) for name in ("s", "low", "high", "n"))
+        return f"{value:.2f} ({low:.2f} to {high:.2f}), n = {n:.0f}"
+
+    return text
+
+
+LEAN = {
+    "case": lambda row: row.case,
+    "dead groups": scaled("dead_share", ".0%"),
+    "stock (s)": spread("stock_"),
+    "variant": lambda row: row.variant,
+    "its step (s)": spread(""),
+    "multiple": lambda row: times(row.multiple),
+    "positions": lambda row: counts(row.positions),
+}
+
+
+def bills(by_run: pd.DataFrame) -> dict:
+    """Of rows with a `part`: seconds and share of each run from `by_run` (cost.bill by name)."""
+
+    def cell(run):
+        seconds, shares = by_run["seconds", run], by_run["share", run]
+        return lambda row: "-" if pd.isna(seconds[row.part]) else f"{seconds[row.part]:,.1f} ({shares[row.part]:.1%})"
+
+    return {"part": lambda row: row.part} | {run: cell(run) for run in by_run["share"]}
 
 
 SHARES = {"part": lambda row: row.part, "seconds": scaled("seconds", ",.2f"), "share": scaled("share", ".1%")}

@@ -28,7 +28,7 @@ LIBRARY = ROOT / "src" / "lib"
 # Modules that show, execute or describe runs: an edit of one of these changes no run.
 NO_PART_OF_A_RUN = (
     "plots", "show", "layouts", "compare", "cost", "ledger", "diagnose", "outcomes", "predictions", "alarms",
-    "preference", "errors",
+    "preference", "errors", "benches",
     "publish", "pages", "mathml", "execute", "provenance",
 )  # fmt: skip
 
