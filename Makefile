@@ -45,7 +45,7 @@ NB := runs/$(PROFILE)/notebooks
 ARMS := 02_dpo 03_grpo
 EXECUTED := $(NB)/00_setup.ipynb $(foreach stage,01_sft $(ARMS),$(foreach seed,$(SEEDS),$(NB)/$(stage)-s$(seed).ipynb))
 SETTINGS := $(NB)/.settings
-EXECUTE = $(PY) -m lib.execute --profile $(PROFILE) --out $@
+EXECUTE = $(PY) -m lib.build.execute --profile $(PROFILE) --out $@
 
 .NOTPARALLEL:            # two trainings at once would time each other
 .DELETE_ON_ERROR:
@@ -125,8 +125,8 @@ _build/.asked: FORCE
 	@echo "$(PROFILE) $(SEEDS) $(PAGES)" > $@.new
 	@$(update)
 
-_build/html/index.html: $(NB)/04_compare.ipynb $(EXECUTED) $(PAGES) src/lib/publish.py src/lib/pages.py src/lib/mathml.py _build/.asked | $(READY)
-	@$(PY) -m lib.publish --profile $(PROFILE) --seeds $(SEEDS)
+_build/html/index.html: $(NB)/04_compare.ipynb $(EXECUTED) $(PAGES) src/lib/build/publish.py src/lib/build/pages.py src/lib/build/mathml.py _build/.asked | $(READY)
+	@$(PY) -m lib.build.publish --profile $(PROFILE) --seeds $(SEEDS)
 
 serve:                   ## the built book on http://localhost:8000
 	@test -e _build/html/index.html || { echo "no book yet: make book"; exit 1; }

@@ -39,8 +39,9 @@ max_completion_tokens: int = 48  # longest completion
 # %%
 import pandas as pd
 
-from lib import data, decode, evaluate, plots, records, rewards, runs
+from lib import data, decode, evaluate, records, rewards, runs
 from lib.paths import ROOT
+from lib.report import plots
 
 instruction = instruction or data.INSTRUCTION
 

@@ -33,8 +33,9 @@ sft_save_steps: int = 4  # arm A: optimizer steps between checkpoints
 
 # %%
 
-from lib import compare, cost, data, decode, errors, evaluate, layouts, ledger, plots, records, runs
+from lib import data, decode, evaluate, records, runs
 from lib.paths import ROOT
+from lib.report import compare, cost, errors, layouts, ledger, plots
 
 setup = records.pinned(profile, "setup")
 given = setup.info["parameters"]  # text, model and decoding are the setup's

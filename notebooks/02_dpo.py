@@ -37,23 +37,9 @@ import math
 import pandas as pd
 
 from lib import clock as clocks
-from lib import (
-    compare,
-    cost,
-    data,
-    decode,
-    errors,
-    evaluate,
-    layouts,
-    ledger,
-    likelihood,
-    plots,
-    preference,
-    records,
-    rewards,
-    runs,
-)
+from lib import data, decode, evaluate, likelihood, records, rewards, runs
 from lib.paths import ROOT
+from lib.report import compare, cost, errors, layouts, ledger, plots, preference
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
@@ -308,8 +294,8 @@ plots.table(
 # %% [markdown]
 # A training batch is new at every step, and has been trained on. So: the same pairs at every checkpoint, judged after
 # the run, training pairs and held-out ones. A margin can grow because the chosen answer gains, or because the rejected
-# one falls: *from rejected falling* is that share, above 100% where the chosen answer fell too. The two alarms are
-# defined in `lib.preference`; the greedy answer's log-prob says how sure a checkpoint is of what it answers itself.
+# one falls: *from rejected falling* is that share, above 100% where the chosen answer fell too. The two alarms are in
+# `lib.report.preference`; the greedy answer's log-prob says how sure a checkpoint is of what it answers itself.
 
 # %% tags=["hide-input"]
 if record.has("likelihood"):

@@ -38,25 +38,9 @@ price_per_hour: float = 0.0  # price of one GPU, for the progress line (per hour
 
 # %%
 
-from lib import (
-    alarms,
-    compare,
-    cost,
-    data,
-    decode,
-    diagnose,
-    errors,
-    evaluate,
-    grpo,
-    layouts,
-    ledger,
-    plots,
-    records,
-    rewards,
-    runs,
-    wasted,
-)
+from lib import data, decode, evaluate, grpo, records, rewards, runs, wasted
 from lib.paths import ROOT
+from lib.report import alarms, compare, cost, diagnose, errors, layouts, ledger, plots
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
@@ -161,7 +145,7 @@ if run.live:
         from transformers import set_seed
         from trl import GRPOConfig, GRPOTrainer
 
-        from lib.lean import LeanGRPOTrainer
+        from lib.lean.trainer import LeanGRPOTrainer
     if not run.trained:
         with clock.phase("model_load"):
             tokenizer = decode.load_tokenizer(ROOT / given["base"])
@@ -260,7 +244,7 @@ plots.table(plots.lay_out(tenths, layouts.TENTHS), "grpo_signal", f"Arm C, seed 
 # ## Diagnostics: reward against accuracy
 #
 # The alarm goes off at a checkpoint with significantly fewer exact records than the best one before it, while the
-# reward has not fallen (`lib.alarms.divergence` states the rule).
+# reward has not fallen (`lib.report.alarms.divergence` states the rule).
 
 # %% tags=["hide-input"]
 points = alarms.divergence(compare.curve(record, start), record.steps, alpha=0.05).assign(seed=seed)

@@ -58,7 +58,10 @@ predictions: str = "book/predictions.yaml"  # file of predictions to score, from
 import pandas as pd
 import yaml
 
-from lib import (
+from lib import records
+from lib.data import FIELDS
+from lib.paths import BOOK, RESULTS, ROOT
+from lib.report import (
     alarms,
     benches,
     budgets,
@@ -73,15 +76,12 @@ from lib import (
     power,
     preference,
     reach,
-    records,
     resample,
     show,
 )
-from lib.compare import LETTERS, NAMES
-from lib.data import FIELDS
-from lib.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
-from lib.paths import BOOK, RESULTS, ROOT
-from lib.show import accuracy, number, p_value, per_seed, percent
+from lib.report.compare import LETTERS, NAMES
+from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
+from lib.report.show import accuracy, number, p_value, per_seed, percent
 
 published = yaml.safe_load((BOOK / "published.yaml").read_text())
 # Only names are read here: a pin of a seed or an arm that is not asked for may be stale.
@@ -945,8 +945,8 @@ show.notes(
 # %% [markdown]
 # ### GRPO: the same gradient for less
 #
-# `lib.lean` leaves out of TRL's step what cannot change its gradient; `lib.bench_grpo` timed both in one process, in
-# turn, on one engine. Whole steps, without timers inside; the bench is its own record, whatever the profile.
+# `lib.lean` leaves out of TRL's step what cannot change its gradient; `lib.bench.grpo_step` timed both in one process,
+# in turn, on one engine. Whole steps, without timers inside; the bench is its own record, whatever the profile.
 
 # %%
 bench = benches.grpo_step()
@@ -1049,8 +1049,9 @@ show.notes({"nulls_peak": nulls_peak, "nulls_moved": by_seed(lines), "null_verdi
 
 # %% [markdown]
 # Would a rule have noticed? The null alarm is a CUSUM {cite}`page1954` on each field's null answers minus the nulls in
-# gold; `lib.alarms` has it, and it was fixed before this table was first made. The table measures it on the recorded
-# steps, drawn anew: how often it goes off for nothing, and how soon after a collapse of the published shape began.
+# gold. `lib.report.alarms` has it, and it was fixed before this table was first made. The table measures it on the
+# recorded steps, drawn anew: how often it goes off for nothing, and how soon after a collapse of the published shape
+# began.
 
 # %% tags=["hide-input"]
 any_field = null_alarms[null_alarms["field"] == "any"]
@@ -1377,7 +1378,7 @@ show.table(
 # and counted.
 
 # %%
-from lib.predictions import brier, load, scored, standing
+from lib.report.predictions import brier, load, scored, standing
 
 made_for, predicted = load(ROOT / predictions, quantities)
 scores = scored(predicted, quantities)

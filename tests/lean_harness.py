@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from lib.lean import SAVINGS, LeanGRPOTrainer
+from lib.lean.trainer import SAVINGS, LeanGRPOTrainer
 
 gc.freeze()  # the Trainer collects garbage at each start: libraries need not be searched every time
 VOCABULARY, GROUP = 64, 4

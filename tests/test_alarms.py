@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import alarms
-from lib.compare import Curve
 from lib.data import FIELDS
+from lib.report import alarms
+from lib.report.compare import Curve
 
 
 def test_cusum_by_hand():

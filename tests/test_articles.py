@@ -22,7 +22,7 @@ from nbclient.exceptions import CellExecutionError
 
 from lib import records
 from lib.paths import BOOK, NOTEBOOKS, RESULTS, ROOT, RUNS
-from lib.predictions import load
+from lib.report.predictions import load
 
 ARTICLES = ("cost_curves", "grpo_bill", "claims")
 
@@ -183,7 +183,7 @@ def test_a_rerun_of_the_same_identity_is_shown_and_nothing_else_is_one():
 
 
 def test_the_price_in_the_notebook_is_the_published_one():
-    from lib import params
+    from lib.build import params
 
     declared = {name: default for name, (_, default) in params.declared("04_compare").items()}
     published = yaml.safe_load((BOOK / "published.yaml").read_text())["setup"]

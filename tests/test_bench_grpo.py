@@ -9,7 +9,9 @@ pytest.importorskip("trl", reason="training is not installed (extra `train`)")
 import lean_harness  # noqa: F401 - freezes what is imported so far
 import pandas as pd
 
-from lib import bench_cases, bench_grpo, decode
+from lib import decode
+from lib.bench import cases as bench_cases
+from lib.bench import grpo_step as bench_grpo
 
 
 @pytest.fixture(scope="module")

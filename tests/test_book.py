@@ -12,7 +12,7 @@ import time
 import pytest
 import yaml
 
-from lib import pages, publish
+from lib.build import pages, publish
 from lib.paths import BOOK, ROOT
 
 RUN = {

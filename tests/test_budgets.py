@@ -3,8 +3,8 @@
 import pytest
 from test_compare import arms_of_a_seed, make_curve
 
-from lib import budgets, compare
-from lib.outcomes import HELD, NOT_MEASURED
+from lib.report import budgets, compare
+from lib.report.outcomes import HELD, NOT_MEASURED
 
 
 def test_every_pair_at_every_distinct_budget():

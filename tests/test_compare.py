@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from lib import compare
-from lib.compare import Curve
+from lib.report import compare
+from lib.report.compare import Curve
 
 
 def make_curve(arm, hours, exact_rows, end_hours=None, seed=0):

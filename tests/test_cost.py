@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from lib import cost
+from lib.report import cost
 
 
 def ledger(*rows, billed=True):

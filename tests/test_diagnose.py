@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from lib import diagnose
 from lib.data import FIELDS
+from lib.report import diagnose
 
 
 def test_tenths_are_means_of_whole_steps():

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from lib import errors
 from lib.data import FIELDS
+from lib.report import errors
 
 
 def predictions(step=1, **verdicts):

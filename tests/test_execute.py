@@ -10,7 +10,8 @@ import types
 
 import pytest
 
-from lib import execute, params, provenance
+from lib import provenance
+from lib.build import execute, params
 from lib.paths import ROOT
 
 DECLARED = """profile: str = "p"  # name
@@ -135,7 +136,7 @@ def test_profiles_of_the_project_fit_its_notebooks(name):
 def test_command_runs_nothing_on_a_wrong_parameter(tmp_path):
     out = tmp_path / "out.ipynb"
     out.write_text("stale")
-    command = ["-m", "lib.execute", "04_compare", "--profile", "smoke", "-p", "alpa", "0.1", "--out", str(out)]
+    command = ["-m", "lib.build.execute", "04_compare", "--profile", "smoke", "-p", "alpa", "0.1", "--out", str(out)]
     done = subprocess.run([sys.executable, *command], env=environment(), capture_output=True, text=True)
     assert done.returncode != 0 and "did you mean alpha?" in done.stderr and "nothing was run" in done.stderr
     assert not out.exists()
@@ -220,19 +221,20 @@ def test_whole_execution(tmp_path, write_notebook, capfd):
 
 
 def test_modules_that_a_notebook_depends_on(tmp_path, write_notebook):
-    path = write_notebook("01_one", DECLARED, "from lib import params\nfrom lib.nothing import x")
+    path = write_notebook("01_one", DECLARED, "from lib.build import params\nfrom lib.nothing import x")
     rule, *empty = execute._dependencies(tmp_path / "out.ipynb", path).splitlines()
-    assert rule == f"{tmp_path / 'out.ipynb'}: src/lib/params.py src/lib/paths.py"  # paths: imported by params
-    assert empty == ["src/lib/params.py:", "src/lib/paths.py:"]
+    assert rule == f"{tmp_path / 'out.ipynb'}: src/lib/build/params.py src/lib/paths.py"  # paths: imported by params
+    assert empty == ["src/lib/build/params.py:", "src/lib/paths.py:"]
 
 
 @pytest.fixture
 def library(tmp_path, write_notebook, monkeypatch):
-    """A library of four modules, and a stage that imports them: data directly and through runs, plots and a helper."""
-    modules = {"data": "", "runs": "def f():\n    from lib import data", "plots": "import lib.paint", "paint": ""}
-    for name, text in {**modules, "unused": ""}.items():
+    """A library of four modules, and a stage that imports them: data through runs, a helper through report/plots."""
+    modules = {"data": "", "runs": "def f():\n    from lib import data", "paint": "", "unused": ""}
+    for name, text in {**modules, "report/plots": "import lib.paint"}.items():
+        (tmp_path / f"{name}.py").parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text)
-    write_notebook("01_one", DECLARED, "from lib import plots, runs")
+    write_notebook("01_one", DECLARED, "from lib import runs\nfrom lib.report import plots")
     monkeypatch.setattr(provenance, "LIBRARY", tmp_path)
     monkeypatch.setattr(provenance, "NOTEBOOKS", tmp_path / "notebooks")
     provenance.source_sha256.cache_clear()
@@ -246,7 +248,7 @@ def library(tmp_path, write_notebook, monkeypatch):
         ("notebooks/01_one.py", True),
         ("runs.py", True),
         ("data.py", True),
-        ("plots.py", False),  # draws only
+        ("report/plots.py", False),  # draws only
         ("paint.py", False),  # imported by plots alone
         ("unused.py", False),
     ],
@@ -311,7 +313,7 @@ def test_killed_execution_leaves_no_result_and_no_kernel(tmp_path, write_noteboo
     path = write_notebook("01_one", DECLARED, code)
     out = tmp_path / "out.ipynb"
     script = (
-        "import sys; from pathlib import Path; from lib import execute; "
+        "import sys; from pathlib import Path; from lib.build import execute; "
         "execute.execute('01_one', {}, Path(sys.argv[1]), Path(sys.argv[2]))"
     )
     process = subprocess.Popen([sys.executable, "-c", script, str(out), str(path.parent)], env=environment())

@@ -20,8 +20,8 @@ from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import add_fused_lm_head
 
-from lib import adapters, clock, engine, grpo, micro_batches, norms, packed
-from lib.lean import SAVINGS, LeanGRPOTrainer
+from lib import clock, grpo
+from lib.lean.trainer import SAVINGS, LeanGRPOTrainer, adapters, engine, micro_batches, norms, packed
 
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo")
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from lib import ledger
+from lib.report import ledger
 
 
 def record(phases, steps=None, **info):

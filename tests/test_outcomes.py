@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from lib import outcomes
-from lib.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG
+from lib.report import outcomes
+from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG
 
 
 def verdict_of(*rows, seeds=None, grpo_step=1):

@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 import pandas as pd  # noqa: E402
 import pytest  # noqa: E402
 
-from lib import plots  # noqa: E402
+from lib.report import plots
 
 STEPS = pd.DataFrame({"seed": 0, "step": [1, 2, 3], "zero_variance": [0.2, 0.5, 0.9], "entropy": [0.3, 0.2, 0.1]})
 POINTS = pd.DataFrame({"arm": ["sft"] * 2 + ["grpo"] * 2, "seed": [0, 0, 1, 1], "spent": [0, 1, 0, 3], "accuracy": 0.5})

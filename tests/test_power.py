@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from lib import compare, power
+from lib.report import compare, power
 
 
 def test_smallest_significant_split_by_hand():

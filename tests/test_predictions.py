@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from lib import predictions
-from lib.predictions import PredictionError
+from lib.report import predictions
+from lib.report.predictions import PredictionError
 
 NAN = float("nan")
 QUANTITIES = {

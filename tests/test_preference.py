@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from lib import preference
-from lib.compare import Curve
+from lib.report import preference
+from lib.report.compare import Curve
 
 
 def table(*moves, sets=("heldout",)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lib import mathml, pages, publish
+from lib.build import mathml, pages, publish
 
 INFO = {
     "run": "dpo-s0",

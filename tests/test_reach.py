@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_compare import arms_of_a_seed, make_curve
 
-from lib import reach
+from lib.report import reach
 
 INF, NAN = float("inf"), float("nan")
 

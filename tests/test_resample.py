@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from test_compare import make_curve
 
-from lib import budgets, resample
-from lib.compare import Curve
+from lib.report import budgets, resample
+from lib.report.compare import Curve
 
 
 def two_arms(left="1110", right="1000"):

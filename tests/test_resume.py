@@ -54,7 +54,7 @@ def project(tmp_path_factory):
 
 def execute(root, stage):
     name = stage if stage == "00_setup" else f"{stage}-s0"
-    command = [sys.executable, "-m", "lib.execute", stage, "--profile", "small", "--seed", "0"]
+    command = [sys.executable, "-m", "lib.build.execute", stage, "--profile", "small", "--seed", "0"]
     env = {**os.environ, "PYTHONPATH": str(root / "src"), "TRAIN": "always"}
     out = root / "runs" / "small" / "notebooks" / f"{name}.ipynb"
     return subprocess.Popen([*command, "--out", out], cwd=root, env=env, start_new_session=True)

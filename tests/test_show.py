@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from lib import show
+from lib.report import show
 
 NAN = float("nan")
 

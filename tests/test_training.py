@@ -14,9 +14,10 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-from lib import clock, cost, data, decode, evaluate, grpo, likelihood, preference, rewards, runs, wasted
-from lib.lean import LeanGRPOTrainer
+from lib import clock, data, decode, evaluate, grpo, likelihood, rewards, runs, wasted
+from lib.lean.trainer import LeanGRPOTrainer
 from lib.paths import BASE
+from lib.report import cost, preference
 
 MACHINE = dict(use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none", disable_tqdm=True,
                dataloader_pin_memory=False, logging_steps=1, save_steps=1, learning_rate=1e-3)  # fmt: skip

@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 from fake_records import write
 
-from lib import execute, params, records, trials
+from lib import records, trials
+from lib.build import execute, params
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, data, evaluate, grpo, params, records, rewards
+from lib import clock, data, evaluate, grpo, records, rewards
+from lib.build import params
 from lib.identity import digest
 from lib.paths import RESULTS, RUNS
 
@@ -205,7 +206,7 @@ def replay(profile: str, name: str, steps: int) -> int:
 
     The run's stage is executed as usual, with the run forced live into a scratch folder and stopped after `steps`.
     """
-    from lib import execute
+    from lib.build import execute
 
     recorded = records.load(RESULTS / profile / name)
     if recorded.arm not in STAGES:

@@ -25,12 +25,8 @@ PACKAGES = (
     "papermill",
 )
 LIBRARY = ROOT / "src" / "lib"
-# Modules that show, execute or describe runs: an edit of one of these changes no run.
-NO_PART_OF_A_RUN = (
-    "plots", "show", "layouts", "compare", "cost", "ledger", "diagnose", "outcomes", "predictions", "alarms",
-    "preference", "errors", "benches",
-    "publish", "pages", "mathml", "execute", "provenance",
-)  # fmt: skip
+# What shows, executes or describes runs: an edit of these packages and modules changes no run.
+NO_PART_OF_A_RUN = ("report", "build", "provenance")
 
 
 def describe(stage: str | None = None) -> dict:
@@ -122,7 +118,7 @@ def predictions_sha256() -> str | None:
 def modules(source: Path, without: tuple[str, ...] = ()) -> list[Path]:
     """The modules of src/lib that a Python file imports, directly or through each other, sorted.
 
-    Imports inside functions count. Modules named in `without` are left out, with what only they import.
+    Imports inside functions count. Packages and modules named in `without` are left out, with what only they import.
     """
     found, queue = set(), [source]
     while queue:
@@ -133,11 +129,14 @@ def modules(source: Path, without: tuple[str, ...] = ()) -> list[Path]:
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             for name in names:
-                parts = name.split(".")
-                path = LIBRARY / f"{parts[1]}.py" if parts[0] == "lib" and len(parts) > 1 else None
-                if path and path.exists() and path.stem not in without and path not in found:
-                    found.add(path)
-                    queue.append(path)
+                library, *parts = name.split(".")
+                if library != "lib" or (parts and parts[0] in without):
+                    continue
+                for depth in range(1, len(parts) + 1):  # the name may end in one of a package, or of a module
+                    path = LIBRARY.joinpath(*parts[:depth]).with_suffix(".py")
+                    if path.exists() and path not in found:
+                        found.add(path)
+                        queue.append(path)
     return sorted(found)
 
 
@@ -149,7 +148,7 @@ def source_sha256(stage: str | None = None) -> str:
     Raises FileNotFoundError for a stage without a notebook.
     """
     if stage is None:
-        paths = sorted([*LIBRARY.glob("*.py"), *NOTEBOOKS.glob("*.py")])
+        paths = sorted([*LIBRARY.rglob("*.py"), *NOTEBOOKS.glob("*.py")])
     else:
         notebook = NOTEBOOKS / f"{stage}.py"
         paths = [notebook, *modules(notebook, NO_PART_OF_A_RUN)]

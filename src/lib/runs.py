@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, meter, params, provenance
+from lib import clock, meter, provenance
+from lib.build import params
 from lib.identity import config_defaults, differences, digest
 from lib.paths import RESULTS, RUNS
 from lib.records import TABLES, Record, file_sha256, progress, shown

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import execute, params, records
+from lib import records
+from lib.build import execute, params
 from lib.paths import RESULTS, RUNS
 
 ARMS = {"01_sft": "sft", "02_dpo": "dpo", "03_grpo": "grpo"}
@@ -40,7 +41,7 @@ def trial(profile: str, seed: int, stage: str, parameter: str, value: str) -> di
 
 
 def check(profile: str, seed: int, stage: str, parameter: str, value: str) -> None:
-    """Raise lib.params.ParameterError for a parameter or value that the stage does not take, or that is no number."""
+    """Raise ParameterError for a parameter or value that the stage does not take, or that is no number."""
     given = params.effective(stage, profile, seed, [(parameter, value)])[parameter]
     if type(given) not in (int, float):
         raise params.ParameterError(f"{parameter}: got {given!r}, expected a number: the table of trials holds numbers")
@@ -49,7 +50,7 @@ def check(profile: str, seed: int, stage: str, parameter: str, value: str) -> No
 def main(profile: str, seed: int, stage: str, parameter: str, values: list[str]) -> Path:
     """Try all values and write their rows; returns the path of the table. The same trial again replaces its row.
 
-    Raises lib.params.ParameterError, as `check`, before anything runs.
+    Raises lib.build.params.ParameterError, as `check`, before anything runs.
     """
     for value in values:
         check(profile, seed, stage, parameter, value)

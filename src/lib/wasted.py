@@ -6,8 +6,9 @@ such groups is booked as wasted; a step in which every group is so is dead.
 
 import time
 
-from lib import clock, cost
+from lib import clock
 from lib.records import progress
+from lib.report import cost
 
 
 def constant_share(rewards_B, group_size: int) -> float:

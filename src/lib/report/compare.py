@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.stats import binom, binomtest
 from statsmodels.stats.multitest import multipletests
 
-from lib import cost
+from lib.report import cost
 
 # The other pairs that are compared: (left, right, at equal spend, else each at its own end).
 PAIRS = (("sft", "dpo", True), ("grpo", "dpo", True), ("sft", "grpo", False), ("grpo", "dpo", False))

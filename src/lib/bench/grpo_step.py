@@ -1,6 +1,6 @@
 """Seconds of a GRPO step, stock TRL beside the lean trainer, in one process and one engine.
 
-    python -m lib.bench_grpo --case published-1.7b --parts wall phases --seconds 480
+    python -m lib.bench.grpo_step --case published-1.7b --parts wall phases --seconds 480
 
 Each variant is a trainer of its own in a thread of its own; exactly one runs at a time, and they take turns of a few
 steps (ABAB), so that a slow minute of the machine hits all. Rows go to `grpo_step.parquet` as they are measured, one a
@@ -29,9 +29,10 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
 
-from lib import bench_cases, clock, decode, grpo
-from lib.bench_seats import Results, Seat, adapter, progress
-from lib.lean import OPTIONAL, SAVINGS, LeanGRPOTrainer
+from lib import clock, decode, grpo
+from lib.bench import cases as bench_cases
+from lib.bench.seats import Results, Seat, adapter, progress
+from lib.lean.trainer import OPTIONAL, SAVINGS, LeanGRPOTrainer
 from lib.paths import RESULTS
 
 PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine")

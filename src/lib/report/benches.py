@@ -8,7 +8,7 @@ from lib.paths import RESULTS
 
 
 def grpo_step() -> tuple[pd.DataFrame, list[dict]] | None:
-    """Rows of `lib.bench_grpo`, one a timed step, and the notes of its sessions; None where nothing was recorded."""
+    """Rows of `lib.bench.grpo_step`, one a timed step, and notes of its sessions; None where nothing was recorded."""
     path = RESULTS / "bench" / "grpo_step.parquet"
     if not path.exists():
         return None
@@ -36,7 +36,7 @@ def whole_steps(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def timers() -> dict | None:
-    """What `lib.bench_timer` found: medians of the step in seconds, timers `on` and `off`, and `n` steps of each.
+    """What `lib.bench.timers` found: medians of the step in seconds, timers `on` and `off`, and `n` steps of each.
 
     The first turn, in which the process warms up, is left out. None where nothing was recorded.
     """

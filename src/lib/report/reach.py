@@ -7,7 +7,7 @@ and stays one: it is not dropped, and no arm is read past the end of its run.
 import numpy as np
 import pandas as pd
 
-from lib.compare import Curve, last
+from lib.report.compare import Curve, last
 
 
 def reach_and_hold(arm: Curve, target: float) -> float | None:

@@ -8,7 +8,7 @@ Names end in R for draws, C for checkpoints, D for documents.
 import numpy as np
 import pandas as pd
 
-from lib.compare import Curve, check_same_documents
+from lib.report.compare import Curve, check_same_documents
 
 
 def draws(curves: dict[tuple[str, int], Curve], resamples: int, seed: int) -> dict[tuple[str, int], np.ndarray]:

@@ -6,10 +6,10 @@ price (`show.pricer`), `spent` both (`show.spender`); `dpo_seeds` are the seeds 
 
 import pandas as pd
 
-from lib.compare import LETTERS, NAMES
-from lib.diagnose import MISTAKES, NULLABLE
-from lib.outcomes import HELD, NOT_MEASURED, WRONG
-from lib.show import accuracy, entered, moved, number, only, p_value, percent, run_name, tenths, times, versus
+from lib.report.compare import LETTERS, NAMES
+from lib.report.diagnose import MISTAKES, NULLABLE
+from lib.report.outcomes import HELD, NOT_MEASURED, WRONG
+from lib.report.show import accuracy, entered, moved, number, only, p_value, percent, run_name, tenths, times, versus
 
 NO_BREAK = "\u00a0"  # a space at which narrow columns do not break a line
 RUN = {"run": run_name}

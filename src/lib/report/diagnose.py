@@ -5,9 +5,10 @@ A column that a run did not log makes its summary missing (NaN), never 0.
 
 import pandas as pd
 
-from lib import compare, grpo, preference
+from lib import grpo
 from lib.data import FIELDS
-from lib.outcomes import HELD, NOT_SHOWN, WRONG
+from lib.report import compare, preference
+from lib.report.outcomes import HELD, NOT_SHOWN, WRONG
 
 DPO_MEASURES = ("chosen_logp", "rejected_logp", "chosen_logp_token", "rejected_logp_token", "accuracy")
 NULLABLE = tuple(field for field in FIELDS if field != "name")  # every document names its person

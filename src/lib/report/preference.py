@@ -7,7 +7,7 @@ judged alike at the start (step 0) and at every checkpoint. All changes are agai
 import pandas as pd
 from scipy.stats import binomtest, ttest_1samp
 
-from lib import compare
+from lib.report import compare
 
 # Level of each condition of an alarm, at each checkpoint: strict, because a run has many checkpoints.
 ALPHA = 0.01

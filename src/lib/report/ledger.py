@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from lib import cost
 from lib.meter import PASSES
+from lib.report import cost
 
 # Dense bfloat16 matrix rate in FLOP/s, from NVIDIA's datasheets of the H100 SXM and the H200 SXM.
 PEAK_FLOPS = {"NVIDIA H200": 989.4e12, "NVIDIA H100 80GB HBM3": 989.4e12}

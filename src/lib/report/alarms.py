@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import ttest_ind
 
-from lib import compare
 from lib.data import FIELDS
+from lib.report import compare
 
 # The rule. A threshold of five standard deviations is the textbook's; the slack is twice its usual half, because the
 # mean of ten steps is itself uncertain by a third of a standard deviation, and the collapse to be found is large.

@@ -1,4 +1,4 @@
-"""Executes one notebook: `python -m lib.execute 02_dpo --profile laptop --seed 1 [-p name value]... --out FILE.ipynb`.
+"""Executes one notebook: `python -m lib.build.execute 02_dpo --profile laptop --seed 1 [-p name value] --out FILE`.
 
 With -p, the profile's own runs stay as they are: what the notebook trains goes to runs/<profile>-aside.
 
@@ -21,7 +21,8 @@ import threading
 import time
 from pathlib import Path
 
-from lib import params, provenance
+from lib import provenance
+from lib.build import params
 from lib.paths import NOTEBOOKS, ROOT, RUNS
 
 
@@ -65,7 +66,7 @@ def _run(notebook, parameters, scratch, stage, text, notebooks):
     import nbformat
     import papermill
 
-    logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters that it cannot read; lib.params can
+    logging.getLogger("papermill").setLevel(logging.ERROR)  # its warnings: `lib.build.params` checks better
     before, after = scratch / "in.ipynb", scratch / "out.ipynb"
     nbformat.write(notebook, before)
     with _kernel_environment(scratch), _progress(scratch / "progress"):
@@ -214,7 +215,7 @@ def _relative(path):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m lib.execute", description="Execute one notebook.")
+    parser = argparse.ArgumentParser(prog="python -m lib.build.execute", description="Execute one notebook.")
     parser.add_argument("stage", help="name of a notebook, such as 02_dpo")
     parser.add_argument("--profile", required=True, help="name of a file in notebooks/profiles")
     parser.add_argument("--seed", type=int, help="random seed, for the notebooks that have one")

@@ -7,8 +7,8 @@ from itertools import combinations
 
 import pandas as pd
 
-from lib import compare, outcomes, reach
-from lib.compare import Curve
+from lib.report import compare, outcomes, reach
+from lib.report.compare import Curve
 
 PAIRS = (("sft", "grpo"), ("sft", "dpo"), ("grpo", "dpo"))  # left, right
 

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from lib import compare
 from lib.data import FIELDS
-from lib.diagnose import MISTAKES
+from lib.report import compare
+from lib.report.diagnose import MISTAKES
 
 
 def by_checkpoint(run, start) -> pd.DataFrame:

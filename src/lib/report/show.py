@@ -8,8 +8,8 @@ from math import isfinite
 
 import pandas as pd
 
-from lib import cost, plots
-from lib.outcomes import by_seed
+from lib.report import cost, plots
+from lib.report.outcomes import by_seed
 
 told: dict[str, str] = {}  # every text that this notebook glued, by key
 

@@ -1,6 +1,6 @@
 """What the timers cost: continued SFT of a profile with and without them, in turn, in one process.
 
-    python -m lib.bench_timer PROFILE SEED [STEPS]
+    python -m lib.bench.timers PROFILE SEED [STEPS]
 
 Writes a row a step to book/results/bench/timer.csv: `profile`, `device`, `commit`, `timers` (on or off), `turn`,
 `step`, `wall_s` (from step to step, the device waited for at both ends). The first steps of a turn are left out.
@@ -91,4 +91,4 @@ if __name__ == "__main__":
         case [profile, seed, steps] if seed.isdigit() and steps.isdigit() and int(steps) > 0:
             main(profile, int(seed), int(steps))
         case _:
-            sys.exit("usage: python -m lib.bench_timer PROFILE SEED [STEPS]")
+            sys.exit("usage: python -m lib.bench.timers PROFILE SEED [STEPS]")

@@ -12,19 +12,19 @@ import math
 import torch
 from trl import GRPOTrainer
 
-from lib import adapters, engine, norms, packed
-from lib.micro_batches import RESHAPE, SCALES, MicroBatches
+from lib.lean.micro_batches import RESHAPE, SCALES, MicroBatches
+from lib.lean.trainer import adapters, engine, norms, packed
 
 SAVINGS = {
     "drop": "rows whose advantage is exactly 0 are not forwarded; AdamW still steps, on zeros if none is left",
-    "prefix": "the prompt of a group is forwarded once (lib.packed)",
+    "prefix": "the prompt of a group is forwarded once (lib.lean.packed)",
     "old": "on-policy, the old log-probabilities are the training pass's own: no pass without gradients before it",
     "pack": "micro-batches are filled by positions, not by rows",
     "trim": "padding that no row of a micro-batch needs is cut off",
     "checkpoint": "no recomputation in the backward pass, where a probe says that its memory is there",
     "casts": "LoRA inputs are not cast to float32 and back",
-    "lora": "a LoRA layer runs as one product (lib.adapters)",
-    "norms": "RMS normalisation runs as one operation (lib.norms)",
+    "lora": "a LoRA layer runs as one product (lib.lean.adapters)",
+    "norms": "RMS normalisation runs as one operation (lib.lean.norms)",
     "sync": "the engine gets what changed, in one call, and nothing is merged into the base",
     "tokens": "a prompt is tokenised once, not once a rollout and step",
     "rollouts": "the engine is asked once a prompt, and its text, which nobody reads, is not decoded",

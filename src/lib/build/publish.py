@@ -1,4 +1,4 @@
-"""Writes the book: `python -m lib.publish --profile laptop --seeds 0 1` scrubs executed notebooks, builds, checks.
+"""Writes the book: `python -m lib.build.publish --profile laptop --seeds 0 1` scrubs, builds, checks.
 
 A built book is there only when every check passed: it is built apart and moved to _build/html at the end.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from lib import pages, params
+from lib.build import pages, params
 from lib.paths import BOOK, ROOT, RUNS
 
 HTML = ROOT / "_build" / "html"
@@ -222,7 +222,7 @@ def announce(profile, used):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(
-        prog="python -m lib.publish", description="Write the book from executed notebooks."
+        prog="python -m lib.build.publish", description="Write the book from executed notebooks."
     )
     parser.add_argument("--profile", required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])

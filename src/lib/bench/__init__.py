@@ -1,0 +1,1 @@
+"""Measurements aside from the study: python -m lib.bench.grpo_step, python -m lib.bench.timers."""

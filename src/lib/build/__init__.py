@@ -1,0 +1,1 @@
+"""Parameters checked, notebooks executed, the book built and checked."""

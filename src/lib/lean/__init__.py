@@ -1,0 +1,1 @@
+"""GRPO with TRL's gradient for less: the trainer and what it is made of."""

@@ -1,0 +1,1 @@
+"""What the comparing notebook computes and shows: statistics, bills, diagnostics, tables, pictures."""
