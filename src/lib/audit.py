@@ -225,6 +225,11 @@ def replay(profile: str, name: str, steps: int) -> int:
             if "ReplayDone" not in str(error):
                 raise
         again = pd.DataFrame(clock.read_lines(Path(scratch) / "steps.jsonl")).set_index("step")["loss"]
+        if os.environ.get("SYNCHRONISE"):
+            phases = clock.ledger(Path(scratch)).query("kind == 'train'")
+            clocks = phases.groupby("phase")[["host_s", "device_s"]].sum(min_count=1)
+            print("both clocks, the device waited for at both ends of every phase (seconds):")
+            print(clocks.assign(difference=clocks["host_s"] - clocks["device_s"]).round(4).to_string())
     before = recorded.steps.set_index("step")["loss"].loc[again.index]
     table = pd.DataFrame({"recorded": before, "replayed": again, "difference": again - before})
     print(table.to_string())
