@@ -77,7 +77,7 @@ def test_signal_that_was_not_counted_is_not_judged():
 
 def test_constant_groups_are_told_apart_from_the_rollouts_where_the_steps_do_not():
     rollouts = pd.DataFrame({"step": 1, "group": [0, 0, 1, 1, 2, 2], "reward": [1.0, 1.0, 0.5, 0.5, 0.2, 1.0]})
-    rollouts = rollouts.assign(prompt_tokens=5, completion_tokens=2, valid=True)
+    rollouts = rollouts.assign(prompt_tokens=5, completion_tokens=2, valid=True, advantage=0.0)
     for field in FIELDS:
         rollouts[field], rollouts[f"{field}_verdict"], rollouts[f"{field}_gold_null"] = "x", "right", False
     rollouts["name_verdict"] = ["right", "right", "wrong", "wrong", "wrong", "right"]

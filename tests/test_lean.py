@@ -21,7 +21,8 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import add_fused_lm_head
 
 from lib import clock, grpo
-from lib.lean.trainer import SAVINGS, LeanGRPOTrainer, adapters, engine, micro_batches, norms, packed
+from lib.lean import adapters, engine, micro_batches, norms, packed
+from lib.lean.trainer import SAVINGS, LeanGRPOTrainer
 
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo")
 

@@ -190,7 +190,7 @@ def grpo_trainer(run, documents, seed, worth=None, stop_after_dead_steps=0, kind
 
 @pytest.mark.parametrize("kind", [GRPOTrainer, LeanGRPOTrainer])
 def test_grpo_step_and_its_rollouts(run, documents, kind):
-    trainer = grpo_trainer(run, documents, 0, kind)
+    trainer = grpo_trainer(run, documents, 0, kind=kind)
     before = trainable(trainer.model)
     trainer.train()
     assert_all_changed(trainer.model, before)

@@ -3,7 +3,7 @@
 import itertools
 import math
 
-from lib.lean.trainer import adapters
+from lib.lean import adapters
 
 
 def load_weights(engine, model, everything: bool) -> None:

@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from lib.lean.trainer import packed
+from lib.lean import packed
 
 # What the loss of a micro-batch must be scaled by, so that other micro-batches add up to the gradient of TRL's.
 SCALES = {"dapo": "none", "cispo": "none", "grpo": "rows", "dr_grpo": "rows", "bnpo": "tokens"}

@@ -12,8 +12,8 @@ import math
 import torch
 from trl import GRPOTrainer
 
+from lib.lean import adapters, engine, norms, packed
 from lib.lean.micro_batches import RESHAPE, SCALES, MicroBatches
-from lib.lean.trainer import adapters, engine, norms, packed
 
 SAVINGS = {
     "drop": "rows whose advantage is exactly 0 are not forwarded; AdamW still steps, on zeros if none is left",
