@@ -42,6 +42,19 @@ def test_declared(folders):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "name, text, expected",
+    [("rate", "0", "above 0"), ("rate", "nan", "above 0"), ("rate", "inf", "above 0"), ("seed", "-1", "of 0 or more")],
+)
+def test_a_number_out_of_range_is_named(folders, name, text, expected):
+    profile(folders, "")
+    with pytest.raises(params.ParameterError, match=f"-p {name}: got .*, expected a number {expected}"):
+        params.effective("01_one", "p", overrides=[(name, text)], **folders)
+    profile(folders, f"{name}: {'-' if name == 'seed' else ''}{0 if name == 'rate' else 1}")
+    with pytest.raises(params.ParameterError, match=rf"p.yaml: {name} \(of notebooks/01_one.py\): got .*{expected}"):
+        params.effective("01_one", "p", **folders)
+
+
 def test_a_notebook_gets_the_keys_it_declares(folders):
     profile(folders, "seeds: [0, 1]\nrate: 2\nbudget_hours: 0.5\nlimit: 3\n")
     assert params.effective("01_one", "p", seed=1, **folders) == {"profile": "p", "seed": 1, "rate": 2, "limit": 3}

@@ -104,7 +104,8 @@ def effective(stage, profile, seed=None, overrides=(), seeds=None, notebooks=NOT
             unknown = True
             problems.append(f"{path}: no notebook has a parameter {name}{_nearest(name, known)}")
         for user in users:
-            if problem := _wrong_type(value, declarations[user][name][0]):
+            kind, default = declarations[user][name]
+            if problem := _wrong_type(value, kind) or _out_of_range(value, default):
                 problems.append(f"{path}: {name} (of notebooks/{user}.py): {problem}")
     own = values.get("seeds", [0])
     if not (isinstance(own, list) and own and all(type(s) is int for s in own) and len(set(own)) == len(own)):
@@ -126,6 +127,9 @@ def effective(stage, profile, seed=None, overrides=(), seeds=None, notebooks=NOT
             passed[name] = _read(text, mine[name][0])
         except ValueError:
             problems.append(f"-p {name}: got {text!r}, expected {mine[name][0]}")
+            continue
+        if problem := _out_of_range(passed[name], mine[name][1]):
+            problems.append(f"-p {name}: {problem}")
     if problems:
         if unknown:
             problems.append("the parameters there are:")
@@ -150,6 +154,15 @@ def _wrong_type(value, kind):
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+[eE][+-]?\d+", value):
         problem += f"; yaml reads {value} as text: write {value.lower().replace('e', '.0e', 1)}"
     return problem
+
+
+def _out_of_range(value, default):
+    """What is wrong with a number, or None: where the default is above 0 it must be, where it is 0 it may be 0 too."""
+    if type(value) not in (int, float) or type(default) not in (int, float):
+        return None
+    if not (value > 0 if default > 0 else value >= 0) or value == float("inf"):
+        return f"got {value!r}, expected a number {'above 0' if default > 0 else 'of 0 or more'}"
+    return None
 
 
 def _read(text, kind):
