@@ -294,6 +294,16 @@ def test_a_normalisation_of_another_form_is_left_alone():
     assert len(norms.layers(torch.nn.ModuleList([gemma, Qwen3RMSNorm(16)]))) == 1
 
 
+def test_a_mode_that_changes_reaches_every_module(tmp_path):
+    """Setting the flag of the whole model alone would be the naive way."""
+    model = trained(tmp_path, LeanGRPOTrainer, savings={"mode"})[0].model
+    assert "train" in vars(model) and all(module.training for module in model.modules())
+    model.eval()
+    assert not any(module.training for module in model.modules())
+    model.train()
+    assert all(module.training for module in model.modules())
+
+
 # Phases
 
 

@@ -27,6 +27,7 @@ SAVINGS = {
     "norms": "RMS normalisation runs as one operation (lib.lean.norms)",
     "sync": "the engine gets what changed, in one call, and nothing is merged into the base",
     "tokens": "a prompt is tokenised once, not once a rollout and step",
+    "mode": "the model is put into training mode when it is not in it, not at every micro-batch",
     "rollouts": "the engine is asked once a prompt, and its text, which nobody reads, is not decoded",
 }
 FORWARD = {"prefix", "lora", "norms", "compile"}  # those that compute the forward pass otherwise
@@ -42,6 +43,11 @@ def _compiled(layer):
         return (layer._for_training if torch.is_grad_enabled() else layer._call_impl)(*args, **kwargs)
 
     return call
+
+
+def _into_mode(model, mode=True):
+    """`Module.train`, which visits every module, where the mode changes; `eval` comes here too."""
+    return model if model.training == mode else type(model).train(model, mode)
 
 
 class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
@@ -69,6 +75,10 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         if self.args.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
         self._use_modules(self.savings)
+        self.model.__dict__.pop("train", None)
+        if "mode" in self.savings:
+            self.model.train(self.model.training)  # all modules alike, and kept so from here on
+            self.model.train = functools.partial(_into_mode, self.model)
         if self.use_vllm:
             for saving, name, method in (
                 ("sync", "sync_weights", self._sync_weights),
