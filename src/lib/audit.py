@@ -95,7 +95,7 @@ def problems(run: records.Record) -> list[str]:
         else:
             both = counted.columns.intersection(steps.columns)  # an older record has fewer counts
             found += [f"steps.{c} is not what the rollouts give" for c in both if not counted[c].equals(steps[c])]
-            if (means - steps["reward"]).abs().max() > 1e-4:
+            if not ((means - steps["reward"]).abs() <= 1e-4).all():  # nor NaN
                 found.append("steps.reward is not the mean of the rollouts' rewards")
     return found
 
@@ -161,7 +161,7 @@ def _bill_problems(run):
         if key == "imports_s" and key not in run.info:
             continue  # an older record did not time them
         seconds = sum(by_kind.get(kind, 0.0) for kind in summed)
-        if abs(run.info[key] - seconds) > 1e-6 * max(1.0, seconds):
+        if not abs(run.info[key] - seconds) <= 1e-6 * max(1.0, seconds):  # nor NaN
             found.append(f"{key} is {run.info[key]}, phases give {seconds}")
     for attempt in run.info["attempts"]:
         # An interrupted attempt, and one of an older record, has no second clock.
@@ -172,7 +172,7 @@ def _bill_problems(run):
                 f"{attempt['wall_s']:.3f} s"
             )
     latest = run.checkpoints["billed_s"].max()
-    if latest > run.info["billed_s"] * (1 + 1e-9):
+    if not latest <= run.info["billed_s"] * (1 + 1e-9):
         found.append(f"a checkpoint was billed {latest} s, more than the run's {run.info['billed_s']} s")
     return found
 
