@@ -49,8 +49,8 @@ instruction = instruction or data.INSTRUCTION
 # ## The text
 #
 # A document is a biography lead with five labels: name, birth date, birth place, death date, death place; a label is
-# null where the text does not say. All documents are loaded and checked before anything else happens; one that breaks
-# the form stops here, by file and line.
+# null where the text does not say. First it is seen which base model there is; then all documents are loaded and
+# checked before anything is run; one that breaks the form stops here, by file and line.
 
 # %%
 if dtype not in ("float32", "bfloat16"):

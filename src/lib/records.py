@@ -38,10 +38,7 @@ class Record:
         recorded = self.info.get("files", {}).get(path.name)
         if recorded and file_sha256(path) != recorded:
             raise ValueError(f"{shown(path)} is not the file that was recorded (sha256 in run.json): put it back")
-        try:
-            return pd.read_parquet(path)
-        except (OSError, ValueError) as error:  # of a record whose run.json names no hashes
-            raise ValueError(f"{shown(path)}: damaged: expected a parquet table, got {error}") from None
+        return read_table(path)
 
     def has(self, name: str) -> bool:
         return (self.folder / f"{name}.parquet").exists()
@@ -105,6 +102,26 @@ def reruns(record: Record) -> list[Record]:
             if not differences(record.info["identity"], other.info["identity"]):
                 found.setdefault(json.dumps(other.info, sort_keys=True), other)
     return list(found.values())[1:]
+
+
+def trials(path: Path) -> pd.DataFrame | None:
+    """The trials of settings in a trials.csv (`lib.trials`), None where there is none. Raises ValueError as below."""
+    numbers = ("seed", "value", "n", "exact", "best_exact", "billed_s")
+    return read_table(path, ("arm", "parameter", "device", "id"), numbers) if path.exists() else None
+
+
+def read_table(path: Path, texts: tuple[str, ...] = (), numbers: tuple[str, ...] = ()) -> pd.DataFrame:
+    """A .csv or .parquet file; ValueError with the file where it is damaged, or lacks rows or one of these columns."""
+    try:
+        table = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    except (OSError, ValueError) as error:  # what pandas and pyarrow raise are kinds of these
+        raise ValueError(f"{shown(path)}: damaged: expected a table, got {error}") from None
+    for name in (*texts, *numbers):
+        if name not in table or table[name].isna().any() or table.empty:
+            raise ValueError(f"{shown(path)}: expected rows with the column {name!r}, and a value in each")
+        if name in numbers and not pd.api.types.is_numeric_dtype(table[name]):
+            raise ValueError(f"{shown(path)}: {name}: got {list(table[name])[:3]}, expected numbers")
+    return table
 
 
 def splits(setup: Record) -> dict[str, list[dict]]:
