@@ -18,6 +18,9 @@ SEEDS ?= $(or $(SEED),$(strip $(shell sed -n 's/^seeds: *\[\(.*\)\].*/\1/p' note
 ifeq ($(strip $(SEEDS)),)
 $(error notebooks/profiles/$(PROFILE).yaml has no line such as `seeds: [0, 1]`)
 endif
+ifneq ($(words $(sort $(SEEDS)))$(shell printf '%s\n' '$(SEEDS)' | tr -d '0-9 '),$(words $(SEEDS)))
+$(error SEEDS (or SEED) is "$(SEEDS)"; expected different whole numbers such as 0 1)
+endif
 FIRST_SEED := $(firstword $(SEEDS))
 export TRAIN SEEDS
 
@@ -145,6 +148,7 @@ verify: | $(call ready,report)  ## recompute what the records claim: scores, rew
 
 STEPS ?= 3
 replay: $(call ready,train)  ## retrain the first STEPS of a recorded RUN (such as dpo-s0) and compare the losses
+	@case "$(STEPS)" in ''|*[!0-9]*|0) echo "STEPS is \"$(STEPS)\"; expected a whole number above 0"; exit 1;; esac
 	@test -n "$(RUN)" || { echo "name a run: make replay PROFILE=$(PROFILE) RUN=dpo-s0 STEPS=3"; exit 1; }
 	$(PY) -m lib.audit replay $(PROFILE) $(RUN) $(STEPS)
 

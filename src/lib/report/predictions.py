@@ -50,7 +50,7 @@ def load(path: Path, quantities) -> tuple[str, dict[str, dict]]:
     """
     try:
         content = yaml.load(Path(path).read_text(encoding="utf8"), _Strict)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise PredictionError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     _keys(content, ("profile", "predictions"), str(path))
     if not (isinstance(content["profile"], str) and content["profile"]):
