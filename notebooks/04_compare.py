@@ -59,32 +59,11 @@ import pandas as pd
 import yaml
 
 from lib import records
-from lib.data import FIELDS
 from lib.paths import BOOK, RESULTS, ROOT
-from lib.report import (
-    alarms,
-    benches,
-    budgets,
-    compare,
-    cost,
-    diagnose,
-    errors,
-    layouts,
-    ledger,
-    outcomes,
-    phrases,
-    plots,
-    power,
-    preference,
-    reach,
-    resample,
-    show,
-    study,
-)
+from lib.report import budgets, compare, cost, layouts, outcomes, phrases, plots, precision, reach, show, study
 from lib.report.compare import LETTERS, NAMES
-from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, each_seed, either
-from lib.report.predictions import brier, column, complete, load, of_tests, scored, standing
-from lib.report.show import accuracy, joined, number, per_seed, percent, spent
+from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, each_seed
+from lib.report.show import accuracy, number, per_seed, percent, spent
 
 published = yaml.safe_load((BOOK / "published.yaml").read_text())
 their = published["setup"]
@@ -233,9 +212,9 @@ show.notes({"all_budgets": (all_budgets, phrases.all_budgets)})
 # and the smallest true one that a single test shows four times in five.
 
 # %%
-drawn = resample.draws(curves, resamples, resample_seed)
-every_budget = resample.add_interval(budgets.table(curves, wanted), curves, drawn, 1 - alpha)
-every_budget = power.add_smallest(every_budget, n, alpha)
+drawn = precision.draws(curves, resamples, resample_seed)
+every_budget = precision.add_interval(budgets.table(curves, wanted), curves, drawn, 1 - alpha)
+every_budget = precision.add_smallest(every_budget, n, alpha)
 by_pair = budgets.summary(every_budget, alpha)
 
 # %% tags=["hide-input"]
@@ -376,6 +355,10 @@ print(tuning)
 # pairs. What happened to the task is the test of the last checkpoint against the start.
 
 # %%
+from lib.data import FIELDS
+from lib.report import alarms, benches, diagnose, errors, ledger, preference
+from lib.report.diagnose import joined
+
 dpo = pd.DataFrame([{"seed": seed} | diagnose.dpo_ends(run.steps) for seed, run in of_dpo.items()])
 displaced = {row.seed: None if pd.isna(row.displaced) else bool(row.displaced) for row in dpo.itertuples()}
 dpo_verdict = across_seeds(
@@ -396,12 +379,9 @@ show.notes(
         "dpo_pushed_down": (dpo, lambda row: percent(row.pushed_down, ".0%")),
     }
 )
-logged = {
-    seed: diagnose.smooth(of_dpo[seed].steps[["step", *diagnose.DPO_MEASURES]], smooth_steps)
-    for seed, known in displaced.items()
-    if known is not None
-}
-show.figure("dpo", plots.dpo_training, joined(logged))
+own = ["step", *diagnose.DPO_MEASURES]
+logged = {seed: None if known is None else of_dpo[seed].steps[own] for seed, known in displaced.items()}
+show.figure("dpo", plots.dpo_training, joined(logged, smooth_steps))
 
 # %% [markdown]
 # The same on fixed pairs, some of the training pairs and pairs of held-out documents, judged alike at the shared start
@@ -531,23 +511,12 @@ shares = parts["share"]
 training = cost.training_share(shares)
 generating = shares.loc["generation"]
 trains_more = (training > generating).astype(object).where(training.notna() & generating.notna()).reindex(wanted)
-headline_bill = either(
-    trains_more.to_dict(),
-    "GRPO pays more for training on its rollouts than for generating them",
-    "GRPO pays more for generating its rollouts than for training on them",
-    "GRPO's bill was not split into generating and training",
-)
+headline_bill = phrases.costlier(trains_more.to_dict())
 print(headline_bill)
 
 # %% tags=["hide-input"]
 theirs = pd.DataFrame(published["bill"]["rows"]).set_index("part")
 seen = [part for part in parts.index if shares.loc[part].notna().any() or part in theirs.index]
-checkpointing = either(
-    {seed: run.info["trainer"].get("gradient_checkpointing") for seed, run in grpo.items()},
-    "Activations were recomputed to save memory (gradient checkpointing), so backward holds a second forward",
-    "Gradient checkpointing was off, so backward holds no second forward",
-    "Whether backward recomputed activations is not recorded",
-)
 alone = shares.drop(index=cost.TOGETHER)
 of_bill = {
     "generation": generating,
@@ -560,7 +529,7 @@ show.notes({f"bill_{key}": by_seed({s: percent(values[s]) for s in grpo}) for ke
 show.notes(
     {
         "headline_bill": headline_bill,
-        "checkpointing": checkpointing,
+        "checkpointing": phrases.checkpointing(grpo),
         "bill_total": by_seed({seed: spent(cost.total_hours([run])) for seed, run in grpo.items()}),
         "bill_most": by_seed({s: f"{alone[s].idxmax()} at {percent(alone[s].max())}" for s in grpo}),
         "published_bill": f"{theirs['seconds'].sum():,.0f} of {published['bill']['billed_s']:,.0f} s",
@@ -620,12 +589,8 @@ show.notes(
     | {f"groups_all_{w}": (signal, show.only(f"constant_{w}", percent)) for w in ("right", "between", "wrong")}
     | {f"signal_{key}": (signal, show.only(key, percent)) for key in ("zero_all", "gradient_zero", "constant")}
 )
-by_step = {
-    seed: diagnose.smooth(diagnose.by_step(counted[seed]), smooth_steps)
-    for seed, known in saturates.items()
-    if pd.notna(known)
-}
-show.figure("groups", plots.group_signal, joined(by_step))
+by_step = {s: diagnose.by_step(counted[s]) if pd.notna(known) else None for s, known in saturates.items()}
+show.figure("groups", plots.group_signal, joined(by_step, smooth_steps))
 
 # %% [markdown]
 # ### GRPO: the same gradient for less
@@ -639,12 +604,7 @@ faster = None if measured is None else benches.whole_steps(measured)
 
 # %% tags=["hide-input"]
 show.table("lean", faster, layouts.LEAN, csv=measured)
-told = dict.fromkeys(("lean_live", "lean_dead", "lean_bench"), "not measured")
-if faster is not None:
-    lean = [*faster[faster["variant"] == "lean"].sort_values("dead_share").itertuples()]
-    told = {"lean_live": phrases.lean(lean[0]), "lean_dead": phrases.lean(lean[-1])}
-    told["lean_bench"] = phrases.bench_session(sessions[-1])
-show.notes(told | {"timers_ab": phrases.timers(benches.timers())})
+show.notes(phrases.lean(faster, sessions) | {"timers_ab": phrases.timers(benches.timers())})
 
 # %% [markdown]
 # ### GRPO: what the reward does not show
@@ -657,8 +617,7 @@ show.notes(told | {"timers_ab": phrases.timers(benches.timers())})
 nulls = diagnose.null_table(grpo, starts, {seed: [r for (_, s), r in judged.items() if s == seed] for seed in grpo})
 at = nulls.set_index(["seed", "checkpoint"])
 more_nulls = outcomes.of_rows(nulls[nulls["checkpoint"] == "last"], alpha)
-says = {HELD: "more often than at the start", WRONG: "less often than at the start", NOT_SHOWN: "no change is shown"}
-null_verdict = across_seeds({seed: says.get(more_nulls.get(seed)) for seed in wanted}, "not measured")
+null_verdict = phrases.null_verdict({seed: more_nulls.get(seed) for seed in wanted})
 print(null_verdict)
 
 # %% tags=["hide-input"]
@@ -666,8 +625,7 @@ rows = show.beside(nulls, published["nulls"])
 for field, count in published["nulls"]["gold"].items():
     rows.loc[rows["source"] == "published", f"{field}_gold"] = count
 show.table("nulls", rows, layouts.NULLS)
-rates = {seed: diagnose.null_shares(run.steps) for seed, run in grpo.items()}
-rates = joined({s: diagnose.smooth(table, smooth_steps) for s, table in rates.items() if table is not None})
+rates = joined({seed: diagnose.null_shares(run.steps) for seed, run in grpo.items()}, smooth_steps)
 null_alarms = alarms.null_alarm_table({seed: run.steps for seed, run in grpo.items()})
 raised = [(r.field, r.seed, r.alarm) for r in null_alarms.dropna(subset=["alarm"]).itertuples()]
 moments = {"start": "at the start", "most nulls": "at its worst checkpoint", "last": "at the end"}
@@ -713,13 +671,9 @@ show.notes(
 divergence = joined({seed: alarms.divergence(curves["grpo", seed], run.steps, alpha) for seed, run in grpo.items()})
 
 # %% tags=["hide-input"]
-rewards = {
-    seed: diagnose.smooth(run.steps[["step", "reward"]], smooth_steps)
-    for seed, run in grpo.items()
-    if "reward" in run.steps
-}
+rewards = {s: run.steps[["step", "reward"]] if "reward" in run.steps else None for s, run in grpo.items()}
 show.table("divergence", divergence, layouts.DIVERGENCE)
-show.figure("reward", plots.reward_and_accuracy, joined(rewards), divergence)
+show.figure("reward", plots.reward_and_accuracy, joined(rewards, smooth_steps), divergence)
 show.note("divergence", each_seed(divergence, lambda rows: preference.alarm_phrase(rows, "alarm")))
 
 # %% [markdown]
@@ -770,18 +724,14 @@ verdicts |= {
         for r in signal.itertuples()
     },
 }
-fell = "entropy fell from the first tenth of the steps to the last"
-entropy_verdict = either(
-    {seed: verdicts["entropy_falls"].get(seed) for seed in wanted},
-    fell,
-    fell.replace("fell", "did not fall"),
-    "entropy was not measured",
-)
-show.note("entropy_verdict", entropy_verdict)
+show.note("entropy_verdict", phrases.entropy({seed: verdicts["entropy_falls"].get(seed) for seed in wanted}))
 verdicts = {name: {s: outcomes.counted(result.get(s)) for s in wanted} for name, result in verdicts.items()}
 
 
 # %%
+from lib.report.predictions import brier, column, complete, load, of_tests, scored, standing
+
+
 def change_of(name):
     """{seed: last tenth - first tenth} of one of DPO's own measures."""
     return column(dpo.assign(change=dpo[f"{name}_last"] - dpo[f"{name}_first"]), "change")

@@ -95,13 +95,8 @@ def test_a_table_has_its_caption_filled_and_says_so_where_it_has_no_rows(glued):
 def test_a_figure_has_its_texts_and_says_so_where_it_has_no_rows(glued):
     show.figure("f", lambda rows, times: times * len(rows), pd.DataFrame({"step": [1]}), 5, x=3)
     assert glued["figure_f"] == (5, "A", "B 3")
-    show.figure("f", len, show.joined({0: None}))
+    show.figure("f", len, pd.DataFrame(columns=["step"]))
     assert "none" in glued["figure_f"].data
-
-
-def test_joined_tables_say_their_seed_and_leave_out_what_is_not_there():
-    table = show.joined({0: pd.DataFrame({"a": [1]}), 1: None, 2: pd.DataFrame({"a": [2]})})
-    assert table.to_dict("list") == {"a": [1, 2], "seed": [0, 2]}
 
 
 def test_every_caption_is_of_a_table_or_figure_that_the_notebook_makes():

@@ -4,7 +4,7 @@ import pandas as pd
 
 from lib.report import alarms, cost, diagnose, layouts, outcomes
 from lib.report.compare import NAMES
-from lib.report.outcomes import by_seed
+from lib.report.outcomes import HELD, NOT_SHOWN, WRONG, across_seeds, by_seed, either
 from lib.report.show import accuracy, entered, number, p_value, percent, spent, times, told
 
 
@@ -64,6 +64,38 @@ def reached_again(row) -> str:
     return f"{layouts.multiples(row)}, A sooner in {sooner} of the draws, never there in {never}"
 
 
+def costlier(trains_more: dict) -> str:
+    """Whether training or generating costs GRPO more; by seed True, False or missing."""
+    return either(
+        trains_more,
+        "GRPO pays more for training on its rollouts than for generating them",
+        "GRPO pays more for generating its rollouts than for training on them",
+        "GRPO's bill was not split into generating and training",
+    )
+
+
+def checkpointing(runs: dict) -> str:
+    return either(
+        {seed: run.info["trainer"].get("gradient_checkpointing") for seed, run in runs.items()},
+        "Activations were recomputed to save memory (gradient checkpointing), so backward holds a second forward",
+        "Gradient checkpointing was off, so backward holds no second forward",
+        "Whether backward recomputed activations is not recorded",
+    )
+
+
+def entropy(falls: dict) -> str:
+    """By seed True, False or missing."""
+    when = "from the first tenth of the steps to the last"
+    return either(falls, f"entropy fell {when}", f"entropy did not fall {when}", "entropy was not measured")
+
+
+def null_verdict(more_nulls: dict[int, str]) -> str:
+    """more_nulls: by seed, the outcome of "more wrong nulls than at the start"."""
+    says = {HELD: "more often than at the start", WRONG: "less often than at the start"}
+    says[NOT_SHOWN] = "no change is shown"
+    return across_seeds({seed: says.get(how) for seed, how in more_nulls.items()}, "not measured")
+
+
 def wasted(run) -> str | None:
     """What a GRPO run spent on groups without signal; None where it was not measured."""
     seconds = diagnose.column(run.steps, "wasted_s").sum(min_count=1)
@@ -73,15 +105,19 @@ def wasted(run) -> str | None:
     return f"{spent(cost_hours)}, {percent(seconds / run.info['billed_s'])} of the bill"
 
 
-def lean(row) -> str:
-    return f"{times(row.multiple)} ({row.stock_s:.2f} s to {row.s:.2f} s)"
+def lean(faster: pd.DataFrame | None, sessions: list[dict] | None) -> dict[str, str]:
+    """What the lean trainer gains without dead groups (live) and with most of them (dead); and how that was measured.
 
-
-def bench_session(session: dict) -> str:
-    """Where and with what a bench ran."""
-    versions = session["versions"]
+    faster: `benches.whole_steps`; None where no bench is recorded.
+    """
+    if faster is None:
+        return dict.fromkeys(("lean_live", "lean_dead", "lean_bench"), "not measured")
+    rows = faster[faster["variant"] == "lean"].sort_values("dead_share").itertuples()
+    texts = [f"{times(row.multiple)} ({row.stock_s:.2f} s to {row.s:.2f} s)" for row in rows]
+    session, versions = sessions[-1], sessions[-1]["versions"]
     commit = f"commit {str(session['commit'])[:10]}, TRL {versions['trl']}, vLLM {versions['vllm']}"
-    return f"{session['device']['name']}, {session['session'][:10]}, {commit}"
+    where = f"{session['device']['name']}, {session['session'][:10]}, {commit}"
+    return {"lean_live": texts[0], "lean_dead": texts[-1], "lean_bench": where}
 
 
 def timers(found: dict | None) -> str:

@@ -116,12 +116,6 @@ def beside(rows: pd.DataFrame, published: dict) -> pd.DataFrame:
     return pd.concat([rows.assign(source="here"), theirs.dropna(axis=1, how="all")], ignore_index=True)
 
 
-def joined(tables: dict[int, pd.DataFrame | None]) -> pd.DataFrame:
-    """Tables by seed as one with a column `seed`; None is left out, and without any the result is empty."""
-    there = [table.assign(seed=seed) for seed, table in tables.items() if table is not None]
-    return pd.concat(there) if there else pd.DataFrame(columns=["seed"])
-
-
 def note(key: str, text) -> None:
     """Glue a text for the articles; nothing is shown."""
     told[key] = str(text)
