@@ -185,3 +185,8 @@ def test_null_test_pairs_documents_of_the_last_checkpoint_and_the_start():
     table = diagnose.null_table({0: run}, {0: start}, {0: [start, run]})
     assert table["birth_place_gold"].tolist() == [8] * 4
     assert table["p_holm"].notna().tolist() == [False, False, False, True]
+
+
+def test_joined_tables_say_their_seed_and_leave_out_what_is_not_there():
+    table = diagnose.joined({0: pd.DataFrame({"a": [1]}), 1: None, 2: pd.DataFrame({"a": [2]})})
+    assert table.to_dict("list") == {"a": [1, 2], "seed": [0, 2]}

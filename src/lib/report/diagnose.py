@@ -26,6 +26,15 @@ def smooth(table: pd.DataFrame, steps: int) -> pd.DataFrame:
     return table.set_index("step").rolling(steps, min_periods=1).mean().reset_index()
 
 
+def joined(tables: dict[int, pd.DataFrame | None], smooth_steps: int | None = None) -> pd.DataFrame:
+    """Tables by seed as one with a column `seed`, each smoothed if asked for; None is left out, all None gives no rows."""
+    there = {seed: table for seed, table in tables.items() if table is not None}
+    if smooth_steps:
+        there = {seed: smooth(table, smooth_steps) for seed, table in there.items()}
+    rows = [table.assign(seed=seed) for seed, table in there.items()]
+    return pd.concat(rows) if rows else pd.DataFrame(columns=["seed"])
+
+
 def tenths(values: pd.Series) -> tuple[float, float, float]:
     """Means over the first, the middle and the last tenth of the steps (at least one step each), in step order."""
     size = max(1, len(values) // 10)

@@ -1,15 +1,32 @@
 """Columns of the tables on the pages: {title: function of a row that gives the cell's text}. No numbers are made here.
 
-A layout that needs to know more than its row is a function of it: `timed` writes hours (`show.timer`), `priced` their
-price (`show.pricer`), `spent` both (`show.spender`); `dpo_seeds` are the seeds that have a DPO run.
+A layout that needs to know more than its row is a function of it; `dpo_seeds` are the seeds that have a DPO run.
+A name in braces in a title is a text that was glued before (`show.table`).
 """
 
 import pandas as pd
 
+from lib.report.budgets import PAIRS
 from lib.report.compare import LETTERS, NAMES
 from lib.report.diagnose import MISTAKES, NULLABLE
+from lib.report.errors import written
 from lib.report.outcomes import HELD, NOT_MEASURED, WRONG
-from lib.report.show import accuracy, entered, moved, number, only, p_value, percent, run_name, tenths, times, versus
+from lib.report.show import (
+    accuracy,
+    entered,
+    moved,
+    number,
+    only,
+    p_value,
+    percent,
+    priced,
+    run_name,
+    spent,
+    tenths,
+    timed,
+    times,
+    versus,
+)
 
 NO_BREAK = "\u00a0"  # a space at which narrow columns do not break a line
 RUN = {"run": run_name}
@@ -42,7 +59,7 @@ def pair_name(row) -> str:
     return f"{LETTERS[row.left]} and {LETTERS[row.right]}, seed {row.seed}".replace(" ", NO_BREAK)
 
 
-def hours(timed, titles: dict[str, str]) -> dict:
+def hours(titles: dict[str, str]) -> dict:
     """Columns of hours, {title: name in the row}; a dash where they are missing, and no line break before the unit."""
 
     def column(name):
@@ -55,20 +72,19 @@ def hours(timed, titles: dict[str, str]) -> dict:
     return {title: column(name) for title, name in titles.items()}
 
 
-def final(spent, timed, unit: str) -> dict:
-    return (
-        {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}"}
-        | RUN
-        | columns({"start": "start", "last": "last", "best": "best"}, accuracy)
-        | hours(timed, {"best at": "best_hours"})
-        | {f"spent ({unit})": lambda row: spent(row.hours, row.source)}
-        | {"from scratch": lambda row: "-" if pd.isna(row.from_scratch_hours) else spent(row.from_scratch_hours)}
-        | better("last / start better")
-        | TESTED
-    )
+FINAL = (
+    {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}"}
+    | RUN
+    | columns({"start": "start", "last": "last", "best": "best"}, accuracy)
+    | hours({"best at": "best_hours"})
+    | {"spent ({unit})": lambda row: spent(row.hours, row.source)}
+    | {"from scratch": lambda row: "-" if pd.isna(row.from_scratch_hours) else spent(row.from_scratch_hours)}
+    | better("last / start better")
+    | TESTED
+)
 
 
-def equal_spend(timed, dpo_seeds) -> dict:
+def equal_spend(dpo_seeds) -> dict:
     def dpo(row):
         return (
             "not run" if row.source == "here" and row.seed not in dpo_seeds else entered(row.dpo_accuracy, row.dpo_step)
@@ -79,7 +95,7 @@ def equal_spend(timed, dpo_seeds) -> dict:
         "C GRPO": lambda row: entered(row.right_accuracy, row.right_step),
         "B DPO": dpo,
     }
-    return hours(timed, {"budget": "budget_hours"}) | RUN | own | better("A / C better") | TESTED
+    return hours({"budget": "budget_hours"}) | RUN | own | better("A / C better") | TESTED
 
 
 ALL_BUDGETS = RUN | columns(
@@ -94,15 +110,13 @@ ALL_BUDGETS = RUN | columns(
     counts,
 )
 
-
-def pairs(timed) -> dict:
-    return (
-        {"pair": pair_name}
-        | hours(timed, {"budget": "budget_hours"})
-        | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
-        | better("first / second better")
-        | TESTED
-    )
+OTHER_PAIRS = (
+    {"pair": pair_name}
+    | hours({"budget": "budget_hours"})
+    | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
+    | better("first / second better")
+    | TESTED
+)
 
 
 def points(value) -> str:
@@ -118,18 +132,16 @@ SMALLEST = columns(
     {"smallest significant": "smallest", "detectable, 80% power": "detectable"}, lambda value: number(value, ".1f")
 )
 
-
-def budgets(timed) -> dict:
-    return (
-        {"pair": pair_name}
-        | hours(timed, {"budget": "budget_hours"})
-        | {"first": lambda row: entered(row.left_accuracy, row.left_step)}
-        | {"second": lambda row: entered(row.right_accuracy, row.right_step)}
-        | better("first / second better")
-        | {"difference (points)": difference}
-        | TESTED
-        | SMALLEST
-    )
+BUDGETS = (
+    {"pair": pair_name}
+    | hours({"budget": "budget_hours"})
+    | {"first": lambda row: entered(row.left_accuracy, row.left_step)}
+    | {"second": lambda row: entered(row.right_accuracy, row.right_step)}
+    | better("first / second better")
+    | {"difference (points)": difference}
+    | TESTED
+    | SMALLEST
+)
 
 
 BUDGETS_SUMMARY = (
@@ -141,19 +153,17 @@ BUDGETS_SUMMARY = (
     | SMALLEST
 )
 
-
-def variation(timed) -> dict:
-    return (
-        {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}", "runs": lambda row: row.pair}
-        | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
-        | columns({"difference (points)": "difference"}, points)
-        | better("first / second better")
-        | columns({"widest at one step (points)": "widest"}, lambda value: number(value, ".1f"))
-        | hours(timed, {"first spent": "left_hours", "second spent": "right_hours"})
-    )
+VARIATION = (
+    {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}", "runs": lambda row: row.pair}
+    | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
+    | columns({"difference (points)": "difference"}, points)
+    | better("first / second better")
+    | columns({"widest at one step (points)": "widest"}, lambda value: number(value, ".1f"))
+    | hours({"first spent": "left_hours", "second spent": "right_hours"})
+)
 
 
-def reach_hold(timed, priced, dpo_seeds) -> dict:
+def reach_hold(dpo_seeds) -> dict:
     def dpo(write):
         return lambda r: write(r.dpo_hours) if r.source == "here" and r.seed in dpo_seeds else "-"
 
@@ -165,9 +175,6 @@ def reach_hold(timed, priced, dpo_seeds) -> dict:
     return layout | columns({"C / A": "multiple", "C / A, first touch": "touch_multiple"}, times)
 
 
-RULES = {"hold": "reach and hold", "touch": "first touch"}
-
-
 def multiples(row) -> str:
     """An interval of multiples; one word where both ends are the same."""
     ends = times(row.low), times(row.high)
@@ -175,7 +182,10 @@ def multiples(row) -> str:
 
 
 REACH_RESAMPLED = (
-    {"target": lambda row: f"{row.of}, seed {row.seed}", "rule": lambda row: RULES[row.rule]}
+    {
+        "target": lambda row: f"{row.of}, seed {row.seed}",
+        "rule": lambda row: {"hold": "reach and hold", "touch": "first touch"}[row.rule],
+    }
     | {"C / A, median": lambda row: times(row.median)}
     | {"C / A, interval": multiples}
     | columns({"A sooner": "sft_sooner", "A never": "sft_never", "C never": "grpo_never"}, percent)
@@ -183,30 +193,28 @@ REACH_RESAMPLED = (
 )
 
 
-def other_rules(timed, pairs) -> dict:
-    """pairs: (left, right) arms; who leads in each, and its p after Holm."""
+def held(arm: str):
+    """Hours to hold a target under a rule of the bill; one that could not be applied says nothing, else "never"."""
+    return lambda row: "-" if row.sft_grpo == NOT_MEASURED else timed(getattr(row, f"{arm}_hours"))
 
-    def held(arm):
-        # A rule that could not be applied says nothing; under any other, missing hours are a "never".
-        return lambda row: "-" if row.sft_grpo == NOT_MEASURED else timed(getattr(row, f"{arm}_hours"))
 
-    def leads(left, right):
-        said = {HELD: f"{LETTERS[left]} leads", WRONG: f"{LETTERS[right]} leads"}
+def leads(left: str, right: str):
+    """Who leads under a rule of the bill, with p after Holm."""
+    said = {HELD: f"{LETTERS[left]} leads", WRONG: f"{LETTERS[right]} leads"}
 
-        def cell(row):
-            outcome = getattr(row, f"{left}_{right}")
-            p = getattr(row, f"{left}_{right}_p")
-            start = getattr(row, f"{left}_{right}_start")
-            return said.get(outcome, outcome) + ("" if pd.isna(p) else f", p {p_value(p)}") + start
+    def cell(row):
+        outcome, p, start = (getattr(row, f"{left}_{right}{what}") for what in ("", "_p", "_start"))
+        return said.get(outcome, outcome) + ("" if pd.isna(p) else f", p {p_value(p)}") + start
 
-        return {f"{LETTERS[left]} and {LETTERS[right]}": cell}
+    return cell
 
-    layout = {"rule": lambda row: row.rule, "seed": lambda row: str(row.seed)}
-    for pair in pairs:
-        layout |= leads(*pair)
-    told = {"A holds C's last": held("sft"), "C holds it": held("grpo")}
-    return layout | told | columns({"C / A": "multiple"}, times)
 
+RULES = (
+    {"rule": lambda row: row.rule, "seed": lambda row: str(row.seed)}
+    | {f"{LETTERS[left]} and {LETTERS[right]}": leads(left, right) for left, right in PAIRS}
+    | {"A holds C's last": held("sft"), "C holds it": held("grpo")}
+    | columns({"C / A": "multiple"}, times)
+)
 
 ATTEMPTS = columns({name: name for name in ("run", "device", "attempts", "interrupted")}, str) | columns(
     {"billed (s)": "billed_s", "evaluation (s)": "evaluation_s", "loading again (s)": "resume_s", "lost (s)": "lost_s"},
@@ -277,10 +285,6 @@ CEILING = {
     "that no arm has right": lambda row: counts(row.all),
     "of these, all arms answer alike": lambda row: counts(row.alike),
 } | {f"of {NAMES[arm]}'s errors": only(arm, percent) for arm in NAMES}
-
-
-def written(value) -> str:
-    return "null" if value is None or value != value else str(value)
 
 
 EXAMPLES = {

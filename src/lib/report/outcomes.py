@@ -65,6 +65,12 @@ def across_seeds(sentences: dict[int, str | None], unknown: str) -> str:
     return text if len(known) == len(sentences) else f"{text}; measured in {len(known)} of {len(sentences)} seeds"
 
 
+def each_seed(rows: pd.DataFrame, tell, seeds=None, unknown: str = "not measured") -> str:
+    """`across_seeds` of what `tell` says of each seed's rows; one of `seeds` (default: all of `rows`) may have none."""
+    own = dict(list(rows.groupby("seed")))
+    return across_seeds({s: tell(own[s]) if s in own else None for s in (own if seeds is None else seeds)}, unknown)
+
+
 def either(values: dict, yes: str, no: str, unknown: str) -> str:
     """`across_seeds` of True, False or missing values, by seed."""
     return across_seeds({seed: None if pd.isna(v) else yes if v else no for seed, v in values.items()}, unknown)

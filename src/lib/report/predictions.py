@@ -20,11 +20,30 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from lib.report.compare import NAMES
+
 COMPARISONS = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
     "between": lambda value, ends: ends[0] <= value <= ends[1],
 }  # fmt: skip
 FIELDS = ("statement", "quantity", "comparison", "threshold", "probability", "seen")
+
+
+# Runs that are planned and were not made yet, and the arm that each is compared with: a prediction may use their names,
+# and is not decidable until a run fills them in. `bill_ratio` is in the hours of that arm.
+PLANNED = {
+    "lean": "grpo",  # the same updates as C, made cheaper
+    "weak_start": "grpo",  # C from a start that is right on about a third of the documents
+    "from_base": "grpo",  # C from the base model
+    "unlabelled": "grpo",  # a reward that sees schema and support by the text, and no label
+    "hard_prompts": "grpo",  # prompts of which a sample went wrong
+    "after_sft": "grpo",  # C from A's last checkpoint
+    "uncorrected": "grpo",  # without the correction for the engine's probabilities
+    "group_4": "grpo",
+    "group_16": "grpo",
+    "sft_gentle": "sft",  # A with a lower learning rate and warm-up
+    "sft_rerun": "sft",  # A again, same seed
+}
 
 
 class PredictionError(ValueError):
@@ -41,6 +60,40 @@ class _Strict(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value} comes twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def planned() -> list[str]:
+    """Names of the quantities of the runs in PLANNED, and of the arms on Wikipedia's documents."""
+    of_grpo = [name for name, arm in PLANNED.items() if arm == "grpo"]
+    names = [f"{what}_{v}" for v in PLANNED for what in ("exact_start", "exact_last", "billed_hours", "bill_ratio")]
+    names += [f"{what}_{v}" for v in of_grpo for what in ("zero_first", "zero_last")]
+    names += [f"exact_wikipedia_{arm}" for arm in ("start", *NAMES)]
+    tested = [f"{v}_over_start" for v in PLANNED] + [f"{v}_over_{arm}" for v, arm in PLANNED.items()]
+    tested += [f"{arm}_over_start_on_wikipedia" for arm in NAMES] + ["grpo_over_sft_on_wikipedia"]
+    return names + [f"{what}{name}" for name in tested for what in ("", "p_", "difference_")]
+
+
+def column(rows: pd.DataFrame, name: str) -> dict:
+    """{seed: value} of a table with one row a seed."""
+    return dict(zip(rows["seed"], rows[name], strict=True))
+
+
+def of_tests(tested: dict[str, pd.DataFrame], n: int) -> dict[str, dict]:
+    """Of each test by name (one row a seed): `p_<name>`, after Holm, and `difference_<name>`, share of n documents."""
+    found = {}
+    for name, rows in tested.items():
+        difference = (rows["left_better"] - rows["right_better"]) / n
+        found |= {f"p_{name}": column(rows, "p_holm"), f"difference_{name}": column(rows.assign(d=difference), "d")}
+    return found
+
+
+def complete(quantities: dict[str, dict], seeds: list[int]) -> dict[str, dict]:
+    """Quantities as floats, missing (NaN) in a seed without a value; then the planned ones, without any seed."""
+    found = {
+        name: {seed: float("nan") if pd.isna(values.get(seed)) else float(values[seed]) for seed in seeds}
+        for name, values in quantities.items()
+    }
+    return found | {name: {} for name in planned() if name not in found}
 
 
 def load(path: Path, quantities) -> tuple[str, dict[str, dict]]:
