@@ -27,7 +27,7 @@ def smooth(table: pd.DataFrame, steps: int) -> pd.DataFrame:
 
 
 def joined(tables: dict[int, pd.DataFrame | None], smooth_steps: int | None = None) -> pd.DataFrame:
-    """Tables by seed as one with a column `seed`, each smoothed if asked for; None is left out, all None gives no rows."""
+    """Tables by seed as one with a column `seed`, each smoothed if asked for; None is left out."""
     there = {seed: table for seed, table in tables.items() if table is not None}
     if smooth_steps:
         there = {seed: smooth(table, smooth_steps) for seed, table in there.items()}

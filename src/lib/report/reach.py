@@ -28,7 +28,7 @@ def first_touch(arm: Curve, target: float) -> float | None:
 def reach_row(sft: Curve, grpo: Curve, target: float) -> dict:
     """Hours of both arms to reach and hold `target`, and to touch it, each with GRPO's multiple of continued SFT.
 
-    `<prefix>at_least`: continued SFT was there at its first checkpoint, so before it, and the multiple is a lower bound.
+    `<prefix>at_least`: continued SFT was there at its first checkpoint, so before it: the multiple is a lower bound.
     """
     row: dict = {"target": target}
     first_hours = float(sft.points["hours"][1])
