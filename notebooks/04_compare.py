@@ -720,7 +720,7 @@ verdicts |= {
     "grpo_holds_later": {r.seed: outcomes.sooner(r) for r in of_c.itertuples()},
     "grpo_holds_sft_later": {r.seed: outcomes.sooner(r) for r in of_a.itertuples()},
     "dpo_below_start": {seed: opposite.get(o, o) for seed, o in verdicts["dpo_over_start"].items()},
-    "displacement": displaced,
+    "displacement": {s: known if known is None else HELD if known else NOT_SHOWN for s, known in displaced.items()},
     "places_dominate": {s: share > 0.5 for s, share in of_arms.groupby("seed")["places_share"].min().dropna().items()},
     "training_dominates": trains_more,
     "groups_saturate": saturates,
