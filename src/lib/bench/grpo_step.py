@@ -37,7 +37,8 @@ from lib.paths import RESULTS
 
 PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine")
 ORDER = (
-    "checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "mode", "lora", "norms",
+    "checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "mode", "lora",
+    "norms",
 )  # fmt: skip
 assert set(ORDER) == set(SAVINGS)
 
