@@ -26,7 +26,7 @@ def smooth(table: pd.DataFrame, steps: int) -> pd.DataFrame:
 
 
 def joined(tables: dict[int, pd.DataFrame | None], smooth_steps: int | None = None) -> pd.DataFrame:
-    """Tables by seed as one with a column `seed`, each smoothed if asked for; None is left out, all None gives no rows."""
+    """Tables by seed as one with a column `seed`, each smoothed if asked for. None is left out; it may have no rows."""
     there = {seed: table for seed, table in tables.items() if table is not None}
     if smooth_steps:
         there = {seed: smooth(table, smooth_steps) for seed, table in there.items()}
@@ -158,6 +158,12 @@ def signal_tenths(steps: pd.DataFrame) -> pd.DataFrame:
     }
     rows = [(name, *tenths(values.astype(float))) for name, values in measures.items()]
     return pd.DataFrame(rows, columns=["measure", "first", "middle", "last"])
+
+
+def signal_table(steps: dict[int, pd.DataFrame]) -> pd.DataFrame:
+    """`signal_tenths` of each seed side by side, `<first, middle, last>_<seed>`; what no run logged is left out."""
+    own = [signal_tenths(table).set_index("measure").add_suffix(f"_{seed}") for seed, table in steps.items()]
+    return pd.concat(own, axis=1).dropna(how="all").reset_index()
 
 
 def by_step(steps: pd.DataFrame) -> pd.DataFrame:
