@@ -64,7 +64,7 @@ from lib import records
 from lib.paths import BOOK, RESULTS, ROOT
 from lib.report import budgets, compare, cost, layouts, outcomes, phrases, plots, precision, reach, show, study
 from lib.report.compare import LETTERS, NAMES
-from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, each_seed
+from lib.report.outcomes import HELD, NOT_MEASURED, WRONG, across_seeds, by_seed, each_seed
 from lib.report.show import accuracy, number, per_seed, percent, spent
 
 published = yaml.safe_load((BOOK / "published.yaml").read_text())
@@ -112,12 +112,8 @@ show.notes(
         "currency": price_currency,
         "base_accuracy": accuracy(exact_base),
         "start_accuracy": by_seed({seed: accuracy(share) for seed, share in exact_start.items()}),
-        "published_setup": f"{their['model']}, on {their['text']}, one {their['device']}",
-        "published_n": f"{their['n']:,} held-out documents, {their['seeds']} seeds",
-        "published_predictions": "{made} predictions, of which {wrong} were wrong and {mixed} held in one seed "
-        "only".format(**published["predictions"]),
-        "published_price": f"${their['usd_per_hour']:.2f} an hour (USD, an {their['device']}, {their['price_date']})",
     }
+    | phrases.published(published)
 )
 
 # %% [markdown]
@@ -226,13 +222,7 @@ show.table("budgets_summary", by_pair, layouts.BUDGETS_SUMMARY)
 show.table("budgets", every_budget, layouts.BUDGETS)
 titles = {pair: f"{LETTERS[pair[0]]} minus {LETTERS[pair[1]]}" for pair in budgets.PAIRS}
 told = {pair: by_pair[(by_pair["left"] == pair[0]) & (by_pair["right"] == pair[1])] for pair in budgets.PAIRS}
-low, high = every_budget["detectable"].min(), every_budget["detectable"].max()
-show.notes(
-    {
-        "differences": (told["sft", "grpo"], phrases.difference),
-        "detectable": f"{low:.1f} to {high:.1f} points" if pd.notna(low) else "none",
-    }
-)
+show.notes({"differences": (told["sft", "grpo"], phrases.difference), "detectable": phrases.detectable(every_budget)})
 show.figure(
     "differences",
     plots.differences,
@@ -326,9 +316,7 @@ print(rules_verdict)
 
 # %% tags=["hide-input"]
 show.table("rules", rules, layouts.RULES)
-applied = rules.dropna(subset=["multiple"]).groupby("seed")["multiple"].agg(["min", "max"])
-texts = {seed: f"{show.times(row['min'])} to {show.times(row['max'])}" for seed, row in applied.iterrows()}
-show.notes({"rules_verdict": rules_verdict, "rules_multiple": by_seed(texts) or "none"})
+show.notes({"rules_verdict": rules_verdict, "rules_multiple": phrases.multiple_by_rule(rules)})
 
 # %% [markdown]
 # How the runs came about. An interrupted run goes on from its last checkpoint; loading again and the work that was lost
@@ -477,14 +465,11 @@ ceilings, examples = errors.ceiling_tables(together, documents)
 show.table("ceiling", ceilings, layouts.CEILING)
 order = " / ".join(arm for arm in NAMES if (arm, wanted[0]) in runs)
 show.table("ceiling_examples", examples, layouts.EXAMPLES, order=order)
-verified = bool(documents) and all(document.get("verified") for document in documents.values())
 show.notes(
     {
         "ceiling": (ceilings, lambda row: f"{row.all} of the {row.any} fields that some arm has not right"),
         "ceiling_documents": by_seed({s: f"{c['documents']} of {n}" for s, (c, _) in together.items()}),
-        "ceiling_labels": "The labels of these documents are known to be right, so these are hard texts"
-        if verified
-        else "Whether these labels are right is not known here, so this bounds what wrong labels can cost",
+        "ceiling_labels": phrases.labels(documents),
     }
 )
 
@@ -525,13 +510,8 @@ print(headline_bill)
 theirs = pd.DataFrame(published["bill"]["rows"]).set_index("part")
 seen = [part for part in parts.index if shares.loc[part].notna().any() or part in theirs.index]
 alone = shares.drop(index=cost.TOGETHER)
-of_bill = {
-    "generation": generating,
-    "training": training,
-    "update": shares.loc[cost.TOGETHER],
-    "reward": shares.loc["reward function"],
-    "remainder": shares.loc[cost.UNACCOUNTED],
-}
+of_bill = {"generation": generating, "training": training, "update": shares.loc[cost.TOGETHER]}
+of_bill |= {"reward": shares.loc["reward function"], "remainder": shares.loc[cost.UNACCOUNTED]}
 show.notes({f"bill_{key}": by_seed({s: percent(values[s]) for s in grpo}) for key, values in of_bill.items()})
 show.notes(
     {
@@ -582,14 +562,11 @@ print(groups_verdict)
 
 # %% tags=["hide-input"]
 show.table("groups", show.beside(signal, published["groups"]), layouts.GROUPS)
-by_tenth = pd.concat(
-    [diagnose.signal_tenths(counted[seed]).set_index("measure").add_suffix(f"_{seed}") for seed in grpo], axis=1
-)
-show.table("signal", by_tenth.dropna(how="all").reset_index(), layouts.signal(list(grpo)))
+show.table("signal", diagnose.signal_table(counted), layouts.signal(list(grpo)))
 show.notes(
     {
         "groups_verdict": groups_verdict,
-        "zero_variance": (signal, show.tenths),
+        "zero_variance": (signal, layouts.tenths),
         "wasted": across_seeds({seed: phrases.wasted(run) for seed, run in grpo.items()}, "not measured"),
         "signal_nograd": (signal, lambda r: "no such pass was timed" if pd.isna(r.nograd) else percent(r.nograd)),
     }
@@ -635,12 +612,10 @@ show.table("nulls", rows, layouts.NULLS)
 rates = joined({seed: diagnose.null_shares(run.steps) for seed, run in grpo.items()}, smooth_steps)
 null_alarms = alarms.null_alarm_table({seed: run.steps for seed, run in grpo.items()})
 raised = [(r.field, r.seed, r.alarm) for r in null_alarms.dropna(subset=["alarm"]).itertuples()]
-moments = {"start": "at the start", "most nulls": "at the later checkpoint with most", "last": "at the end"}
-lines = {s: ", ".join(f"{at.loc[(s, moment), 'all']} {when}" for moment, when in moments.items()) for s in grpo}
 show.notes(
     {
         "null_verdict": null_verdict,
-        "nulls_moved": by_seed(lines),
+        "nulls_moved": by_seed({seed: phrases.nulls_moved(rows) for seed, rows in nulls.groupby("seed")}),
         "nulls_peak": each_seed(rates, diagnose.peak_null, grpo),
     }
 )
@@ -709,14 +684,10 @@ tested = {
 verdicts = {name: outcomes.of_rows(rows, alpha) for name, rows in tested.items()}
 at_end = [verdicts["sft_over_grpo_at_end"], verdicts["grpo_over_dpo_at_end"]]
 opposite = {HELD: WRONG, WRONG: HELD}
-more_budgets = all_budgets["left_wins_holm"] - all_budgets["right_wins_holm"]
 verdicts |= {
     "order_at_end": {s: outcomes.all_of([step.get(s, NOT_MEASURED) for step in at_end]) for s in wanted},
     "sft_never_behind": {r.seed: r.right_wins == 0 if r.compared else None for r in all_budgets.itertuples()},
-    "sft_ahead_at_more_budgets": {
-        row.seed: None if not row.compared else NOT_SHOWN if more == 0 else more > 0
-        for row, more in zip(all_budgets.itertuples(), more_budgets, strict=True)
-    },
+    "sft_ahead_at_more_budgets": {r.seed: outcomes.more_wins(r) for r in all_budgets.itertuples()},
     "grpo_holds_later": {r.seed: outcomes.sooner(r) for r in of_c.itertuples()},
     "grpo_holds_sft_later": {r.seed: outcomes.sooner(r) for r in of_a.itertuples()},
     "dpo_below_start": {seed: opposite.get(o, o) for seed, o in verdicts["dpo_over_start"].items()},
@@ -731,7 +702,7 @@ verdicts = {name: {s: outcomes.counted(result.get(s)) for s in wanted} for name,
 
 
 # %%
-from lib.report.predictions import brier, column, complete, load, of_tests, scored, standing
+from lib.report.predictions import brier, column, complete, load, of_tests, of_verdicts, scored, standing
 
 
 def change_of(name):
@@ -757,11 +728,8 @@ for arm in NAMES:
     quantities |= {f"exact_last_{arm}": column(rows, "last"), f"exact_best_{arm}": column(rows, "best")}
     quantities |= {f"billed_hours_{arm}": column(rows, "hours")}
     quantities |= {f"places_share_{arm}": column(of_arms[of_arms["arm"] == arm], "places_share")}
-    quantities[f"bill_ratio_{arm}"] = {  # in continued SFT's hours
-        s: curves[arm, s].end_hours / curves["sft", s].end_hours
-        for s in wanted
-        if {(arm, s), ("sft", s)} <= set(curves)
-    }
+    pairs_of_arm = {s: (curves[arm, s], curves["sft", s]) for s in wanted if {(arm, s), ("sft", s)} <= set(curves)}
+    quantities[f"bill_ratio_{arm}"] = {s: own.end_hours / sft.end_hours for s, (own, sft) in pairs_of_arm.items()}
 for measure in ("zero_first", "zero_middle", "zero_last", "constant_right", "gradient_zero"):
     quantities[measure] = column(signal, measure)
 of_bill = {"generation": "generation", "sync": "weight sync to the engine", "nograd": "no-grad forward"}
@@ -769,9 +737,7 @@ for name, part in (of_bill | {"update": cost.TOGETHER, "remainder": cost.UNACCOU
     quantities[f"bill_{name}"] = shares.loc[part].to_dict()
 for moment in at.index.unique("checkpoint"):
     quantities[f"nulls_{moment.replace(' ', '_')}"] = at.xs(moment, level="checkpoint")["all"].to_dict()
-for name, result in verdicts.items():
-    quantities[name] = {seed: {HELD: 1, NOT_SHOWN: 0, WRONG: -1}.get(how) for seed, how in result.items()}
-quantities = complete(quantities | of_tests(tested, n), wanted)
+quantities = complete(quantities | of_verdicts(verdicts) | of_tests(tested, n), wanted)
 
 # %% [markdown]
 # A prediction may also name what runs that are planned, `lib.report.predictions.PLANNED`, would measure: it is not

@@ -191,6 +191,12 @@ def signal_tenths(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["measure", "first", "middle", "last"])
 
 
+def signal_table(steps: dict[int, pd.DataFrame]) -> pd.DataFrame:
+    """`signal_tenths` of each seed side by side, `<first, middle, last>_<seed>`; what no run logged is left out."""
+    own = [signal_tenths(table).set_index("measure").add_suffix(f"_{seed}") for seed, table in steps.items()]
+    return pd.concat(own, axis=1).dropna(how="all").reset_index()
+
+
 def by_step(steps: pd.DataFrame) -> pd.DataFrame:
     """What `plots.group_signal` draws: `step`, `zero_variance` (share of groups), `entropy` (nats per token)."""
     share = column(steps, "zero_variance_groups") / column(steps, "groups")

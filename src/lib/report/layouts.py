@@ -20,16 +20,17 @@ from lib.report.show import (
     p_value,
     percent,
     priced,
-    run_name,
     spent,
-    tenths,
     timed,
     times,
     versus,
 )
 
 NO_BREAK = "\u00a0"  # a space at which narrow columns do not break a line
-RUN = {"run": run_name}
+RUN = {"run": lambda row: f"{row.source}, seed {row.seed}"}
+ARM = {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}"}
+SEED = {"seed": lambda row: str(row.seed)}
+FIELD = {"field": lambda row: row.field.replace("_", " ")}
 TESTED = {  # the last columns of every table with a test
     "p": lambda row: p_value(row.p),
     "p (Holm)": lambda row: p_value(row.p_holm),
@@ -73,7 +74,7 @@ def hours(titles: dict[str, str]) -> dict:
 
 
 FINAL = (
-    {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}"}
+    ARM
     | RUN
     | columns({"start": "start", "last": "last", "best": "best"}, accuracy)
     | hours({"best at": "best_hours"})
@@ -154,7 +155,8 @@ BUDGETS_SUMMARY = (
 )
 
 VARIATION = (
-    {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}", "runs": lambda row: row.pair}
+    ARM
+    | {"runs": lambda row: row.pair}
     | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
     | columns({"difference (points)": "difference"}, points)
     | better("first / second better")
@@ -216,7 +218,8 @@ def leads(left: str, right: str):
 
 
 RULES = (
-    {"rule": lambda row: row.rule, "seed": lambda row: str(row.seed)}
+    {"rule": lambda row: row.rule}
+    | SEED
     | {f"{LETTERS[left]} and {LETTERS[right]}": leads(left, right) for left, right in PAIRS}
     | {"A holds C's last": held("sft"), "C holds it": held("grpo")}
     | columns({"C / A": "multiple"}, times)
@@ -272,31 +275,33 @@ DPO_PAIRS = (
     }
 )
 
-MISTAKES_BY_CHECKPOINT = (
-    {"step": lambda row: str(row.step)}
-    | fields(("name", *NULLABLE), lambda row, field: " / ".join(str(getattr(row, f"{field}_{m}")) for m in MISTAKES))
-    | columns({"invalid": "invalid"}, str)
+OF_FIELDS = fields(
+    ("name", *NULLABLE), lambda row, field: " / ".join(str(getattr(row, f"{field}_{m}")) for m in MISTAKES)
 )
+INVALID = {"invalid": lambda row: str(row.invalid)}
+
+MISTAKES_BY_CHECKPOINT = {"step": lambda row: str(row.step)} | OF_FIELDS | INVALID
 
 FIELD_CHANGES = (
-    {"seed": lambda row: str(row.seed), "field": lambda row: row.field.replace("_", " ")}
+    SEED
+    | FIELD
     | {m: lambda row, m=m: f"{getattr(row, f'{m}_first')} to {getattr(row, f'{m}_last')}" for m in MISTAKES}
     | better("right only at the end / only at the start")
     | TESTED
 )
 
-CEILING = {
-    "seed": lambda row: str(row.seed),
-    "fields that any arm has not right": lambda row: counts(row.any),
-    "that no arm has right": lambda row: counts(row.all),
-    "of these, all arms answer alike": lambda row: counts(row.alike),
-} | {f"of {NAMES[arm]}'s errors": only(arm, percent) for arm in NAMES}
+CEILING = (
+    SEED
+    | {
+        "fields that any arm has not right": lambda row: counts(row.any),
+        "that no arm has right": lambda row: counts(row.all),
+        "of these, all arms answer alike": lambda row: counts(row.alike),
+    }
+    | {f"of {NAMES[arm]}'s errors": only(arm, percent) for arm in NAMES}
+)
 
 
-EXAMPLES = {
-    "document": lambda row: row.id,
-    "seed": lambda row: str(row.seed),
-    "field": lambda row: row.field.replace("_", " "),
+EXAMPLES = {"document": lambda row: row.id, **SEED, **FIELD} | {
     "answers": lambda row: written(row.answers[0]) if row.alike else " / ".join(map(written, row.answers)),
     "label": lambda row: row.label,
     "text": lambda row: row.text,
@@ -316,9 +321,7 @@ TENTHS = {"measure": lambda row: row.measure} | {
     f"{at} tenth": only(at, lambda value: number(value, ".3g")) for at in ("first", "middle", "last")
 }
 
-NULL_ALARM = {
-    "seed": lambda row: str(row.seed),
-    "field": lambda row: row.field.replace("_", " "),
+NULL_ALARM = {**SEED, **FIELD} | {
     "alarm in this run": lambda row: "-" if pd.isna(row.alarm) else f"step {row.alarm:.0f}",
     "false alarms": lambda row: percent(row.false_alarms, ".1%"),
     "collapses found": lambda row: number(row.found, ".1%"),
@@ -327,8 +330,7 @@ NULL_ALARM = {
     "null rate by then": lambda row: number(row.null_rate, ".0%"),
 }
 
-DIVERGENCE = {
-    "seed": lambda row: str(row.seed),
+DIVERGENCE = SEED | {
     "step": lambda row: f"{row.step}",
     "reward since the checkpoint before": lambda row: f"{row.reward:.4f}",
     "exact": lambda row: accuracy(row.accuracy),
@@ -340,9 +342,9 @@ DIVERGENCE = {
 
 ERRORS = (
     {"arm": lambda row: f"{NAMES.get(row.arm, 'shared start')}, seed {row.seed}"}
-    | fields(("name", *NULLABLE), lambda row, field: " / ".join(str(getattr(row, f"{field}_{m}")) for m in MISTAKES))
+    | OF_FIELDS
     | columns({"places' share": "places_share"}, percent)
-    | columns({"invalid": "invalid"}, str)
+    | INVALID
 )
 
 
@@ -441,6 +443,12 @@ PASSES = {
 
 TOKENS = RUN | columns({"steps": "steps", "through each trainer pass": "trainer", "generated": "generated"}, counts)
 TOKENS |= {"ratio": lambda row: number(row.ratio, ".2g")}
+
+
+def tenths(row) -> str:
+    """Shares of zero-variance groups in the first, middle and last tenth."""
+    return " / ".join(percent(share, ".0%") for share in (row.zero_first, row.zero_middle, row.zero_last))
+
 
 GROUPS = (
     RUN

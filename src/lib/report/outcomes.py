@@ -47,6 +47,12 @@ def sooner(row) -> str:
     return NOT_SHOWN if row.sft_hours == row.grpo_hours else counted(row.sft_hours < row.grpo_hours)
 
 
+def more_wins(row) -> str:
+    """Whether left wins, after Holm, at more budgets than right; `row` of `compare.all_budgets_table`."""
+    more = row.left_wins_holm - row.right_wins_holm
+    return NOT_MEASURED if not row.compared else NOT_SHOWN if more == 0 else counted(more > 0)
+
+
 def by_seed(texts: dict[int, str]) -> str:
     """One text a seed, as a phrase: "0.889 (seed 0), 0.886 (seed 1)"."""
     between = "; " if any("," in text for text in texts.values()) else ", "

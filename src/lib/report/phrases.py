@@ -8,6 +8,18 @@ from lib.report.outcomes import HELD, NOT_SHOWN, WRONG, across_seeds, by_seed, e
 from lib.report.show import accuracy, entered, number, p_value, percent, spent, times, told
 
 
+def published(study: dict) -> dict[str, str]:
+    """What the published study was, of published.yaml."""
+    setup = study["setup"]
+    made = "{made} predictions, of which {wrong} were wrong and {mixed} held in one seed only"
+    return {
+        "published_setup": f"{setup['model']}, on {setup['text']}, one {setup['device']}",
+        "published_n": f"{setup['n']:,} held-out documents, {setup['seeds']} seeds",
+        "published_predictions": made.format(**study["predictions"]),
+        "published_price": f"${setup['usd_per_hour']:.2f} an hour (USD, an {setup['device']}, {setup['price_date']})",
+    }
+
+
 def last(row) -> str:
     return f"{accuracy(row.last)} for {spent(row.hours)}"
 
@@ -38,6 +50,12 @@ def difference(row) -> str:
     return f"{layouts.difference(row)}, p {p_value(row.p_holm)} after Holm over {row.compared}"
 
 
+def detectable(every_budget: pd.DataFrame) -> str:
+    """The smallest differences that a test would show; of `precision.add_smallest`."""
+    low, high = every_budget["detectable"].min(), every_budget["detectable"].max()
+    return f"{low:.1f} to {high:.1f} points" if pd.notna(low) else "none"
+
+
 def between_seeds(variation: pd.DataFrame) -> str:
     """The largest difference between two seeds of each arm; of `budgets.variation`."""
     most = variation[~variation["rerun"]].groupby("arm", sort=False)["difference"].agg(lambda d: d.abs().max())
@@ -62,6 +80,20 @@ def reached(row) -> str:
 def reached_again(row) -> str:
     sooner, never = percent(row.sft_sooner), percent(row.sft_never)
     return f"{layouts.multiples(row)}, A sooner in {sooner} of the draws, never there in {never}"
+
+
+def multiple_by_rule(rules: pd.DataFrame) -> str:
+    """The lowest and the highest multiple of each seed over the rules of the bill; of `budgets.under_rules`."""
+    ends = rules.dropna(subset=["multiple"]).groupby("seed")["multiple"].agg(["min", "max"])
+    texts = {seed: f"{times(row['min'])} to {times(row['max'])}" for seed, row in ends.iterrows()}
+    return by_seed(texts) or "none"
+
+
+def labels(documents: dict[str, dict]) -> str:
+    """What fields that no arm has right say about the labels; documents: those held out that are at hand."""
+    if documents and all(document.get("verified") for document in documents.values()):
+        return "The labels of these documents are known to be right, so these are hard texts"
+    return "Whether these labels are right is not known here, so this bounds what wrong labels can cost"
 
 
 def costlier(trains_more: dict) -> str:
@@ -129,6 +161,13 @@ def timers(found: dict | None) -> str:
         "{on:.3f} s a step with them ({on_low:.3f} to {on_high:.3f} by turn), {off:.3f} s without ({off_low:.3f} to "
         "{off_high:.3f}), {n} steps each on {device}"
     ).format(**found)
+
+
+def nulls_moved(nulls: pd.DataFrame) -> str:
+    """Wrong nulls at the start, at the later checkpoint with most, and at the end, of one seed."""
+    counts = nulls.set_index("checkpoint")["all"]
+    when = {"start": "at the start", "most nulls": "at the later checkpoint with most", "last": "at the end"}
+    return ", ".join(f"{counts[checkpoint]} {words}" for checkpoint, words in when.items())
 
 
 def null_alarms(rows: pd.DataFrame) -> str:

@@ -21,6 +21,7 @@ import pandas as pd
 import yaml
 
 from lib.report.compare import NAMES
+from lib.report.outcomes import HELD, NOT_SHOWN, WRONG
 
 COMPARISONS = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
@@ -85,6 +86,12 @@ def of_tests(tested: dict[str, pd.DataFrame], n: int) -> dict[str, dict]:
         difference = (rows["left_better"] - rows["right_better"]) / n
         found |= {f"p_{name}": column(rows, "p_holm"), f"difference_{name}": column(rows.assign(d=difference), "d")}
     return found
+
+
+def of_verdicts(verdicts: dict[str, dict]) -> dict[str, dict]:
+    """Outcomes by name and seed as numbers: held 1, wrong -1, not shown 0, not measured missing."""
+    as_number = {HELD: 1, NOT_SHOWN: 0, WRONG: -1}
+    return {name: {seed: as_number.get(how) for seed, how in result.items()} for name, result in verdicts.items()}
 
 
 def complete(quantities: dict[str, dict], seeds: list[int]) -> dict[str, dict]:

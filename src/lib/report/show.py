@@ -62,18 +62,9 @@ def entered(value, step=None) -> str:
     return "ended" if pd.isna(value) else accuracy(value) + (" (start)" if step == 0 else "")
 
 
-def tenths(row) -> str:
-    """Shares of zero-variance groups in the first, middle and last tenth."""
-    return " / ".join(percent(share, ".0%") for share in (row.zero_first, row.zero_middle, row.zero_last))
-
-
 def only(name: str, form):
     """A function of a row that writes one of its values."""
     return lambda row: form(getattr(row, name))
-
-
-def run_name(row) -> str:
-    return f"{row.source}, seed {row.seed}"
 
 
 class Units(NamedTuple):
