@@ -64,7 +64,7 @@ from lib import records
 from lib.paths import BOOK, RESULTS, ROOT
 from lib.report import budgets, compare, cost, layouts, outcomes, phrases, plots, precision, reach, show, study
 from lib.report.compare import LETTERS, NAMES
-from lib.report.outcomes import HELD, NOT_MEASURED, WRONG, across_seeds, by_seed, each_seed
+from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, each_seed
 from lib.report.show import accuracy, number, per_seed, percent, spent
 
 published = yaml.safe_load((BOOK / "published.yaml").read_text())
