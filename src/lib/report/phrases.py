@@ -16,6 +16,7 @@ def published(study: dict) -> dict[str, str]:
         "published_setup": f"{setup['model']}, on {setup['text']}, one {setup['device']}",
         "published_n": f"{setup['n']:,} held-out documents, {setup['seeds']} seeds",
         "published_predictions": made.format(**study["predictions"]),
+        "published_places_share": percent(study["errors"]["places_share"], ".0%"),
         "published_price": f"${setup['usd_per_hour']:.2f} an hour (USD, an {setup['device']}, {setup['price_date']})",
     }
 
@@ -173,6 +174,10 @@ def null_alarms(rows: pd.DataFrame) -> str:
     """The fields of one seed that raised the null alarm, and when."""
     raised = rows.dropna(subset=["alarm"]).itertuples()
     return ", ".join(f"{row.field.replace('_', ' ')} at step {row.alarm:.0f}" for row in raised) or "in no field"
+
+
+def null_alarm_delay(rows: pd.DataFrame) -> str:
+    return f"{rows['delay'].min():.0f} to {rows['delay'].max():.0f} steps"
 
 
 def null_alarm_rule() -> str:

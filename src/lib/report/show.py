@@ -62,11 +62,6 @@ def entered(value, step=None) -> str:
     return "ended" if pd.isna(value) else accuracy(value) + (" (start)" if step == 0 else "")
 
 
-def only(name: str, form):
-    """A function of a row that writes one of its values."""
-    return lambda row: form(getattr(row, name))
-
-
 class Units(NamedTuple):
     """In what the spend of a source is written: `per_hour` of `cost.axis`, kind of device, its price and currency."""
 
