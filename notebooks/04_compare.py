@@ -134,9 +134,7 @@ rule = {
     "tuning": count_tuning,
 }
 if count_tuning and not addable:
-    raise ValueError(
-        f"count_tuning: profile {profile} has no trials on {device} (trials.csv), so they cannot be billed"
-    )
+    raise ValueError(f"count_tuning: profile {profile} has no trials on {device} (trials.csv) that could be billed")
 
 
 def under(rule, curves, runs):
@@ -164,8 +162,8 @@ change
 show.table("final", show.beside(final, published["final"]), layouts.FINAL)
 by_point = [compare.standard_error(p.exact, p.n) for curve in curves.values() for p in curve.points.itertuples()]
 for arm, rows in final.groupby("arm"):
-    for what in (phrases.last, phrases.best, phrases.gain):
-        show.note(f"{what.__name__}_{arm}", per_seed(rows, what))
+    show.notes({f"last_{arm}": (rows, phrases.last), f"best_{arm}": (rows, phrases.best)})
+    show.notes({f"gain_{arm}": (rows, phrases.gain)})
 show.notes(
     {
         "rule": cost.rule_text(rule),
@@ -236,10 +234,9 @@ show.figure(
 # between the two, is the variation that no test over documents sees.
 
 # %%
-again = {key: records.reruns(run) for key, run in runs.items()}
 again = {
-    key: [under(rule, {key: compare.curve(other, starts[key[1]])}, {key: other})[key] for other in others]
-    for key, others in again.items()
+    key: [under(rule, {0: compare.curve(other, starts[run.seed])}, {0: other})[0] for other in records.reruns(run)]
+    for key, run in runs.items()
 }
 variation = budgets.variation(curves, again)
 
@@ -293,11 +290,8 @@ for how, rows in again_reached[again_reached["of"] == "C's last"].groupby("rule"
 
 # %% tags=["hide-input"]
 ends = sorted(max(curve.end_hours for curve in curves.values() if curve.arm == arm) for arm in NAMES)
-told = [f"{NAMES[arm]} ends at {per_seed(rows, show.only('last', accuracy))}" for arm, rows in final.groupby("arm")]
-points = pd.concat(
-    curve.points.assign(arm=curve.arm, seed=curve.seed, spent=per_hour * curve.points["hours"])
-    for curve in curves.values()
-)
+told = [f"{NAMES[arm]} ends at {per_seed(rows, layouts.only('last', accuracy))}" for arm, rows in final.groupby("arm")]
+points = pd.concat(c.points.assign(arm=c.arm, seed=c.seed, spent=per_hour * c.points["hours"]) for c in curves.values())
 zoom = 1.05 * per_hour * ends[-2]
 show.figure("cost_curves", plots.cost_curves, points, NAMES, unit, zoom, headline, ends="; ".join(told))
 
@@ -420,12 +414,8 @@ mistakes = diagnose.mistakes_table(judged)
 # %% tags=["hide-input"]
 show.table("errors", mistakes, layouts.ERRORS)
 of_arms = mistakes[mistakes["arm"] != "start"]
-show.notes(
-    {
-        "places_share": f"{percent(of_arms['places_share'].min())} to {percent(of_arms['places_share'].max())}",
-        "published_places_share": percent(published["errors"]["places_share"], ".0%"),
-    }
-)
+low, high = of_arms["places_share"].min(), of_arms["places_share"].max()
+show.note("places_share", f"{percent(low)} to {percent(high)}")
 
 # %% [markdown]
 # DPO against the shared start, field by field: which got worse, and how. Holm over the fields of all seeds.
@@ -570,8 +560,8 @@ show.notes(
         "wasted": across_seeds({seed: phrases.wasted(run) for seed, run in grpo.items()}, "not measured"),
         "signal_nograd": (signal, lambda r: "no such pass was timed" if pd.isna(r.nograd) else percent(r.nograd)),
     }
-    | {f"groups_all_{w}": (signal, show.only(f"constant_{w}", percent)) for w in ("right", "between", "wrong")}
-    | {f"signal_{key}": (signal, show.only(key, percent)) for key in ("zero_all", "gradient_zero", "constant")}
+    | {f"groups_all_{w}": (signal, layouts.only(f"constant_{w}", percent)) for w in ("right", "between", "wrong")}
+    | {f"signal_{key}": (signal, layouts.only(key, percent)) for key in ("zero_all", "gradient_zero", "constant")}
 )
 by_step = {s: diagnose.by_step(counted[s]) if pd.notna(known) else None for s, known in saturates.items()}
 show.figure("groups", plots.group_signal, joined(by_step, smooth_steps))
@@ -637,7 +627,7 @@ show.table("null_alarm", null_alarms, layouts.NULL_ALARM)
 show.notes(
     {
         "null_alarm_raised": each_seed(fields_alone, phrases.null_alarms, grpo),
-        "null_alarm_delay": each_seed(fields_alone, phrases.delays),
+        "null_alarm_delay": each_seed(fields_alone, phrases.null_alarm_delay),
         "null_alarm_false": each_seed(any_field, lambda rows: percent(rows["false_alarms"].item(), ".0%")),
         "null_alarm_rule": phrases.null_alarm_rule(),
     }

@@ -11,36 +11,35 @@ from lib.report.compare import LETTERS, NAMES
 from lib.report.diagnose import MISTAKES, NULLABLE
 from lib.report.errors import written
 from lib.report.outcomes import HELD, NOT_MEASURED, WRONG
-from lib.report.show import (
-    accuracy,
-    entered,
-    moved,
-    number,
-    only,
-    p_value,
-    percent,
-    priced,
-    spent,
-    timed,
-    times,
-    versus,
-)
+from lib.report.show import accuracy, entered, moved, number, p_value, percent, priced, spent, timed, times, versus
 
 NO_BREAK = "\u00a0"  # a space at which narrow columns do not break a line
 RUN = {"run": lambda row: f"{row.source}, seed {row.seed}"}
 ARM = {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}"}
 SEED = {"seed": lambda row: str(row.seed)}
 FIELD = {"field": lambda row: row.field.replace("_", " ")}
-TESTED = {  # the last columns of every table with a test
-    "p": lambda row: p_value(row.p),
-    "p (Holm)": lambda row: p_value(row.p_holm),
-    "mid-p": lambda row: p_value(row.mid_p),
-}
+NAMED = {"run": lambda row: row.run}
+PART = {"part": lambda row: row.part}
+
+
+def only(name: str, form):
+    """A function of a row that writes one of its values."""
+    return lambda row: form(getattr(row, name))
 
 
 def columns(names: dict[str, str], form) -> dict:
     """Columns that write one value each: {title: name in the row}, all in the same form."""
     return {title: only(name, form) for title, name in names.items()}
+
+
+# the last columns of every table with a test
+TESTED = columns({"p": "p", "p (Holm)": "p_holm", "mid-p": "mid_p"}, p_value)
+FIRST_SECOND = columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
+
+
+def written_as(form: str, names: dict[str, str]) -> dict:
+    """`columns` of numbers with one format; a dash where they are missing."""
+    return columns(names, lambda value: number(value, form))
 
 
 def counts(value) -> str:
@@ -56,8 +55,7 @@ def better(title: str) -> dict:
     return {title: lambda row: versus(row.left_better, row.right_better)}
 
 
-def pair_name(row) -> str:
-    return f"{LETTERS[row.left]} and {LETTERS[row.right]}, seed {row.seed}".replace(" ", NO_BREAK)
+PAIR = {"pair": lambda row: f"{LETTERS[row.left]} and {LETTERS[row.right]}, seed {row.seed}".replace(" ", NO_BREAK)}
 
 
 def hours(titles: dict[str, str]) -> dict:
@@ -73,6 +71,8 @@ def hours(titles: dict[str, str]) -> dict:
     return {title: column(name) for title, name in titles.items()}
 
 
+BUDGET = hours({"budget": "budget_hours"})
+
 FINAL = (
     ARM
     | RUN
@@ -85,39 +85,26 @@ FINAL = (
 )
 
 
+def entering(title: str, side: str) -> dict:
+    """The accuracy that one side enters a budget with."""
+    return {title: lambda row: entered(getattr(row, f"{side}_accuracy"), getattr(row, f"{side}_step"))}
+
+
 def equal_spend(dpo_seeds) -> dict:
-    def dpo(row):
-        return (
-            "not run" if row.source == "here" and row.seed not in dpo_seeds else entered(row.dpo_accuracy, row.dpo_step)
-        )
-
-    own = {
-        "A": lambda row: entered(row.left_accuracy, row.left_step),
-        "C GRPO": lambda row: entered(row.right_accuracy, row.right_step),
-        "B DPO": dpo,
-    }
-    return hours({"budget": "budget_hours"}) | RUN | own | better("A / C better") | TESTED
+    own = entering("A", "left") | entering("C GRPO", "right") | entering("B DPO", "dpo")
+    dpo = own["B DPO"]
+    own["B DPO"] = lambda row: "not run" if row.source == "here" and row.seed not in dpo_seeds else dpo(row)
+    return BUDGET | RUN | own | better("A / C better") | TESTED
 
 
-ALL_BUDGETS = RUN | columns(
-    {
-        "A's budgets": "budgets",
-        "compared": "compared",
-        "C's own": "own",
-        "A ahead": "left_wins",
-        "C ahead": "right_wins",
-    }
-    | {"A ahead (Holm)": "left_wins_holm", "C ahead (Holm)": "right_wins_holm"},
-    counts,
+ALL_BUDGETS = (
+    RUN
+    | columns({"A's budgets": "budgets", "compared": "compared", "C's own": "own"}, counts)
+    | columns({"A ahead": "left_wins", "C ahead": "right_wins"}, counts)
+    | columns({"A ahead (Holm)": "left_wins_holm", "C ahead (Holm)": "right_wins_holm"}, counts)
 )
 
-OTHER_PAIRS = (
-    {"pair": pair_name}
-    | hours({"budget": "budget_hours"})
-    | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
-    | better("first / second better")
-    | TESTED
-)
+OTHER_PAIRS = PAIR | BUDGET | FIRST_SECOND | better("first / second better") | TESTED
 
 
 def points(value) -> str:
@@ -129,15 +116,13 @@ def difference(row) -> str:
     return f"{points(row.difference)} ({points(row.low)} to {points(row.high)})"
 
 
-SMALLEST = columns(
-    {"smallest significant": "smallest", "detectable, 80% power": "detectable"}, lambda value: number(value, ".1f")
-)
+SMALLEST = written_as(".1f", {"smallest significant": "smallest", "detectable, 80% power": "detectable"})
 
 BUDGETS = (
-    {"pair": pair_name}
-    | hours({"budget": "budget_hours"})
-    | {"first": lambda row: entered(row.left_accuracy, row.left_step)}
-    | {"second": lambda row: entered(row.right_accuracy, row.right_step)}
+    PAIR
+    | BUDGET
+    | entering("first", "left")
+    | entering("second", "right")
     | better("first / second better")
     | {"difference (points)": difference}
     | TESTED
@@ -146,7 +131,7 @@ BUDGETS = (
 
 
 BUDGETS_SUMMARY = (
-    {"pair": pair_name}
+    PAIR
     | columns({"budgets": "compared"}, counts)
     | {"first / second ahead": lambda row: versus(row.left_wins, row.right_wins)}
     | {"ahead (Holm)": lambda row: versus(row.left_wins_holm, row.right_wins_holm)}
@@ -157,10 +142,10 @@ BUDGETS_SUMMARY = (
 VARIATION = (
     ARM
     | {"runs": lambda row: row.pair}
-    | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
+    | FIRST_SECOND
     | columns({"difference (points)": "difference"}, points)
     | better("first / second better")
-    | columns({"widest at one step (points)": "widest"}, lambda value: number(value, ".1f"))
+    | written_as(".1f", {"widest at one step (points)": "widest"})
     | hours({"first spent": "left_hours", "second spent": "right_hours"})
 )
 
@@ -189,16 +174,14 @@ def multiples(row) -> str:
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)
 
 
-REACH_RESAMPLED = (
-    {
-        "target": lambda row: f"{row.of}, seed {row.seed}",
-        "rule": lambda row: {"hold": "reach and hold", "touch": "first touch"}[row.rule],
-    }
-    | {"C / A, median": lambda row: times(row.median)}
-    | {"C / A, interval": multiples}
-    | columns({"A sooner": "sft_sooner", "A never": "sft_never", "C never": "grpo_never"}, percent)
-    | columns({"A at the start": "sft_at_start"}, percent)
-)
+REACH_RESAMPLED = {
+    "target": lambda row: f"{row.of}, seed {row.seed}",
+    "rule": lambda row: {"hold": "reach and hold", "touch": "first touch"}[row.rule],
+    "C / A, median": only("median", times),
+    "C / A, interval": multiples,
+    **columns({"A sooner": "sft_sooner", "A never": "sft_never", "C never": "grpo_never"}, percent),
+    "A at the start": only("sft_at_start", percent),
+}
 
 
 def held(arm: str):
@@ -260,20 +243,19 @@ DPO = RUN | {
     "margin from rejected falling": lambda row: number(row.pushed_down, ".0%"),
 }
 
-DPO_PAIRS = (
-    {"run": lambda row: f"seed {row.seed}"}
-    | {"pairs": lambda row: f"{row.pairs} of {row.set}", "step": lambda row: f"{row.step:.0f}"}
-    | columns({"chosen, sum": "chosen", "rejected, sum": "rejected"}, "{:+.2f}".format)
-    | columns({"chosen, per token": "chosen_token", "rejected, per token": "rejected_token"}, "{:+.3f}".format)
-    | columns({"margin": "margin"}, "{:+.2f}".format)
-    | {
-        "from rejected falling": lambda row: number(row.pushed_down, ".0%"),
-        "preference accuracy": lambda row: number(row.preference, ".2f"),
-        "greedy answer, per token": lambda row: number(row.greedy_token, ".3f"),
-        "exact": lambda row: number(row.exact, ".4f"),
-        "alarm": lambda row: ", ".join(a for a in ("displaced", "parted") if getattr(row, a) == 1) or "-",
-    }
-)
+DPO_PAIRS = {
+    "run": lambda row: f"seed {row.seed}",
+    "pairs": lambda row: f"{row.pairs} of {row.set}",
+    "step": lambda row: f"{row.step:.0f}",
+    **written_as("+.2f", {"chosen, sum": "chosen", "rejected, sum": "rejected"}),
+    **written_as("+.3f", {"chosen, per token": "chosen_token", "rejected, per token": "rejected_token"}),
+    **written_as("+.2f", {"margin": "margin"}),
+    **written_as(".0%", {"from rejected falling": "pushed_down"}),
+    **written_as(".2f", {"preference accuracy": "preference"}),
+    **written_as(".3f", {"greedy answer, per token": "greedy_token"}),
+    **written_as(".4f", {"exact": "exact"}),
+    "alarm": lambda row: ", ".join(a for a in ("displaced", "parted") if getattr(row, a) == 1) or "-",
+}
 
 OF_FIELDS = fields(
     ("name", *NULLABLE), lambda row, field: " / ".join(str(getattr(row, f"{field}_{m}")) for m in MISTAKES)
@@ -292,14 +274,10 @@ FIELD_CHANGES = (
 
 CEILING = (
     SEED
-    | {
-        "fields that any arm has not right": lambda row: counts(row.any),
-        "that no arm has right": lambda row: counts(row.all),
-        "of these, all arms answer alike": lambda row: counts(row.alike),
-    }
-    | {f"of {NAMES[arm]}'s errors": only(arm, percent) for arm in NAMES}
+    | columns({"fields that any arm has not right": "any", "that no arm has right": "all"}, counts)
+    | columns({"of these, all arms answer alike": "alike"}, counts)
+    | columns({f"of {NAMES[arm]}'s errors": arm for arm in NAMES}, percent)
 )
-
 
 EXAMPLES = {"document": lambda row: row.id, **SEED, **FIELD} | {
     "answers": lambda row: written(row.answers[0]) if row.alike else " / ".join(map(written, row.answers)),
@@ -317,17 +295,15 @@ def signal(seeds) -> dict:
     return {"first / middle / last tenth": lambda row: row.measure} | {f"seed {seed}": cell(seed) for seed in seeds}
 
 
-TENTHS = {"measure": lambda row: row.measure} | {
-    f"{at} tenth": only(at, lambda value: number(value, ".3g")) for at in ("first", "middle", "last")
-}
+TENTHS = {"measure": lambda row: row.measure}
+TENTHS |= written_as(".3g", {f"{at} tenth": at for at in ("first", "middle", "last")})
 
 NULL_ALARM = {**SEED, **FIELD} | {
     "alarm in this run": lambda row: "-" if pd.isna(row.alarm) else f"step {row.alarm:.0f}",
-    "false alarms": lambda row: percent(row.false_alarms, ".1%"),
-    "collapses found": lambda row: number(row.found, ".1%"),
-    "delay, median (steps)": lambda row: number(row.delay, ".0f"),
-    "ninth decile (steps)": lambda row: number(row.delay_90, ".0f"),
-    "null rate by then": lambda row: number(row.null_rate, ".0%"),
+    "false alarms": only("false_alarms", percent),
+    **written_as(".1%", {"collapses found": "found"}),
+    **written_as(".0f", {"delay, median (steps)": "delay", "ninth decile (steps)": "delay_90"}),
+    **written_as(".0%", {"null rate by then": "null_rate"}),
 }
 
 DIVERGENCE = SEED | {
@@ -355,7 +331,7 @@ def bill(parts: pd.DataFrame, published: pd.DataFrame) -> dict:
         values = parts[measure, seed]
         return lambda row: "missing" if pd.isna(values[row.part]) else format(values[row.part], form)
 
-    layout = {"part": lambda row: row.part}
+    layout = dict(PART)
     for seed in parts["share"]:
         layout |= {f"s, seed {seed}": cell("seconds", seed, ",.1f"), f"share, seed {seed}": cell("share", seed, ".1%")}
     return layout | {
@@ -402,13 +378,13 @@ def bills(by_run: pd.DataFrame) -> dict:
         seconds, shares = by_run["seconds", run], by_run["share", run]
         return lambda row: "-" if pd.isna(seconds[row.part]) else f"{seconds[row.part]:,.1f} ({shares[row.part]:.1%})"
 
-    return {"part": lambda row: row.part} | {run: cell(run) for run in by_run["share"]}
+    return PART | {run: cell(run) for run in by_run["share"]}
 
 
-SHARES = {"part": lambda row: row.part, "seconds": scaled("seconds", ",.2f"), "share": scaled("share", ".1%")}
+SHARES = {**PART, "seconds": scaled("seconds", ",.2f"), "share": scaled("share", ".1%")}
 
 LEDGER = {
-    "run": lambda row: row.run,
+    **NAMED,
     "unaccounted": scaled("unaccounted", ".2%"),
     "worst step": lambda row: "-" if pd.isna(row.worst_step) else f"{row.worst_share:.1%} (step {row.worst_step:.0f})",
     "device to host": scaled("device_gap", "+.3%"),
@@ -418,7 +394,7 @@ LEDGER = {
 }
 
 WORK = {
-    "run": lambda row: row.run,
+    **NAMED,
     "tokens through the trainer": scaled("tokens", ",.0f"),
     "trained tokens a second": scaled("tokens_per_s", ",.0f"),
     "utilisation (MFU)": scaled("utilisation", ".1%"),
@@ -431,7 +407,7 @@ WORK = {
 }
 
 PASSES = {
-    "run": lambda row: row.run,
+    **NAMED,
     "pass": lambda row: row.kind.removeprefix("forward_"),
     "rows": scaled("rows", ",.0f"),
     "real tokens": scaled("tokens", ",.0f"),
@@ -453,14 +429,8 @@ def tenths(row) -> str:
 GROUPS = (
     RUN
     | {"zero-variance groups": tenths}
-    | columns(
-        {
-            "of these, all right": "constant_right",
-            "equal in between": "constant_between",
-            "all wrong": "constant_wrong",
-        },
-        percent,
-    )
+    | columns({"of these, all right": "constant_right", "equal in between": "constant_between"}, percent)
+    | columns({"all wrong": "constant_wrong"}, percent)
     | {"entropy": change("entropy", ".4f")}
     | columns({"steps with gradient exactly 0": "gradient_zero"}, percent)
 )
@@ -481,18 +451,15 @@ CLAIMS = columns(
     str,
 )
 
-PREDICTIONS = (
-    columns({"statement": "statement", "rule": "rule"}, str)
-    | {"here": lambda row: row.here}
-    | columns({"probability": "probability"}, "{:.0%}".format)
-    | columns({"came out": "outcome"}, str)
-    | {"Brier": lambda row: number(row.brier, ".3f")}
-    | columns({"seen before": "seen"}, str)
-)
+PREDICTIONS = {
+    **columns({"statement": "statement", "rule": "rule", "here": "here"}, str),
+    "probability": only("probability", "{:.0%}".format),
+    "came out": only("outcome", str),
+    "Brier": lambda row: number(row.brier, ".3f"),
+    "seen before": only("seen", str),
+}
 
 
 def quantities(seeds) -> dict:
     """Of rows with a `name` and one column a seed, `seed_<seed>`."""
-    return columns({"quantity": "name"}, str) | columns(
-        {f"seed {seed}": f"seed_{seed}" for seed in seeds}, lambda value: number(value, ".4g")
-    )
+    return columns({"quantity": "name"}, str) | written_as(".4g", {f"seed {seed}": f"seed_{seed}" for seed in seeds})

@@ -16,6 +16,7 @@ def published(study: dict) -> dict[str, str]:
         "published_setup": f"{setup['model']}, on {setup['text']}, one {setup['device']}",
         "published_n": f"{setup['n']:,} held-out documents, {setup['seeds']} seeds",
         "published_predictions": made.format(**study["predictions"]),
+        "published_places_share": percent(study["errors"]["places_share"], ".0%"),
         "published_price": f"${setup['usd_per_hour']:.2f} an hour (USD, an {setup['device']}, {setup['price_date']})",
     }
 
@@ -176,7 +177,7 @@ def null_alarms(rows: pd.DataFrame) -> str:
     return ", ".join(f"{row.field.replace('_', ' ')} at step {row.alarm:.0f}" for row in raised) or "in no field"
 
 
-def delays(rows: pd.DataFrame) -> str:
+def null_alarm_delay(rows: pd.DataFrame) -> str:
     """The median delays of the fields' null alarms."""
     ends = [f"{end:.0f}" for end in (rows["delay"].min(), rows["delay"].max())]
     return f"{' to '.join(dict.fromkeys(ends))} steps"

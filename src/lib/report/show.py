@@ -62,11 +62,6 @@ def entered(value, step=None) -> str:
     return "ended" if pd.isna(value) else accuracy(value) + (" (start)" if step == 0 else "")
 
 
-def only(name: str, form):
-    """A function of a row that writes one of its values."""
-    return lambda row: form(getattr(row, name))
-
-
 class Units(NamedTuple):
     """In what the spend of a source is written: `per_hour` of `cost.axis`, kind of device, its price and currency."""
 
@@ -125,9 +120,17 @@ def words() -> dict:
     return yaml.safe_load((BOOK / "captions.yaml").read_text())
 
 
+def filled(key: str, text: str, facts: dict) -> str:
+    """A text of book/captions.yaml with its names in braces filled. Raises ValueError for one that is not known."""
+    try:
+        return text.format_map(told | facts)
+    except KeyError as error:
+        raise ValueError(f"book/captions.yaml: {key} names {error}, expected the key of a text glued before") from None
+
+
 def absent(key: str, facts: dict) -> None:
     """Glue what stands in the place of a table or figure that has no numbers."""
-    glue(key, plots.absent(words()["absent"][key].format_map(told | facts)))
+    glue(key, plots.absent(filled(key, words()["absent"][key], facts)))
 
 
 def table(key: str, rows: pd.DataFrame | None, columns: dict, csv: pd.DataFrame | None = None, **facts) -> None:
@@ -139,7 +142,7 @@ def table(key: str, rows: pd.DataFrame | None, columns: dict, csv: pd.DataFrame 
     if rows is None or (rows.empty and f"table_{key}" in words()["absent"]):
         return absent(f"table_{key}", facts)
     laid_out = plots.lay_out(rows, {title.format_map(told): cell for title, cell in columns.items()})
-    caption = words()["tables"][key].format_map(told | facts)
+    caption = filled(f"table_{key}", words()["tables"][key], facts)
     glue(f"table_{key}", plots.table(laid_out, key, caption, csv=rows if csv is None else csv))
 
 
@@ -147,5 +150,5 @@ def figure(key: str, draw, rows: pd.DataFrame, *more, **facts) -> None:
     """Glue `figure_<key>`: `draw` of rows and what follows them; alt text and caption as for a table."""
     if rows.empty:
         return absent(f"figure_{key}", facts)
-    texts = {what: text.format_map(told | facts) for what, text in words()["figures"][key].items()}
+    texts = {what: filled(f"figure_{key}", text, facts) for what, text in words()["figures"][key].items()}
     glue(f"figure_{key}", plots.picture(draw(rows, *more), **texts))
