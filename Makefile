@@ -18,6 +18,9 @@ SEEDS ?= $(or $(SEED),$(strip $(shell sed -n 's/^seeds: *\[\(.*\)\].*/\1/p' note
 ifeq ($(strip $(SEEDS)),)
 $(error notebooks/profiles/$(PROFILE).yaml has no line such as `seeds: [0, 1]`)
 endif
+ifneq ($(words $(sort $(SEEDS)))$(shell printf '%s\n' '$(SEEDS)' | tr -d '0-9 '),$(words $(SEEDS)))
+$(error SEEDS (or SEED) is "$(SEEDS)"; expected different whole numbers such as 0 1)
+endif
 FIRST_SEED := $(firstword $(SEEDS))
 export TRAIN SEEDS
 
@@ -77,20 +80,20 @@ $(VENV)/.ready-%: pyproject.toml | $(VENV)/bin/python
 
 # ---------------------------------------------------------------- notebooks, as file targets
 
-# Stamps: files that get newer only when what they hold changed.
-update = if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+# Stamps: files that get newer only when what they hold changed; PPID is this make, of which two may run.
+update = if cmp -s $@.$$PPID.new $@; then rm $@.$$PPID.new; else mv $@.$$PPID.new $@; fi
 USED = $(wildcard $(patsubst %.ipynb,%.used,$(EXECUTED) $(NB)/04_compare.ipynb))
 
 # TRAIN and the recorded runs; newer, too, when a record behind an executed notebook changed or vanished
 $(SETTINGS): FORCE
 	@mkdir -p $(NB)
 	@for used in $(USED); do sha256sum --check --status $$used 2> /dev/null || rm -f $@ $$used $${used%.used}.ipynb; done
-	@{ echo "TRAIN=$(TRAIN)"; cat /dev/null $(RECORDED) | sha256sum; } > $@.new
+	@{ echo "TRAIN=$(TRAIN)"; cat /dev/null $(RECORDED) | sha256sum; } > $@.$$PPID.new
 	@$(update)
 
 $(NB)/.seeds: FORCE
 	@mkdir -p $(NB)
-	@echo "$(SEEDS)" > $@.new
+	@echo "$(SEEDS)" > $@.$$PPID.new
 	@$(update)
 
 COMMON := notebooks/profiles/$(PROFILE).yaml $(SETTINGS)
@@ -122,7 +125,7 @@ PAGES := $(wildcard book/*.md book/*.yml book/*.yaml book/*.bib book/_static/* b
 # one book for all profiles: rebuilt when another profile, other seeds or other pages are asked for
 _build/.asked: FORCE
 	@mkdir -p _build
-	@echo "$(PROFILE) $(SEEDS) $(PAGES)" > $@.new
+	@echo "$(PROFILE) $(SEEDS) $(PAGES)" > $@.$$PPID.new
 	@$(update)
 
 _build/html/index.html: $(NB)/04_compare.ipynb $(EXECUTED) $(PAGES) src/lib/build/publish.py src/lib/build/pages.py src/lib/build/mathml.py _build/.asked | $(READY)
@@ -145,6 +148,7 @@ verify: | $(call ready,report)  ## recompute what the records claim: scores, rew
 
 STEPS ?= 3
 replay: $(call ready,train)  ## retrain the first STEPS of a recorded RUN (such as dpo-s0) and compare the losses
+	@case "$(STEPS)" in ''|*[!0-9]*|0) echo "STEPS is \"$(STEPS)\"; expected a whole number above 0"; exit 1;; esac
 	@test -n "$(RUN)" || { echo "name a run: make replay PROFILE=$(PROFILE) RUN=dpo-s0 STEPS=3"; exit 1; }
 	$(PY) -m lib.audit replay $(PROFILE) $(RUN) $(STEPS)
 

@@ -22,7 +22,7 @@ path: str = ""  # file of the source, from the project's root ("" for synthetic)
 documents_sha256: str = ""  # expected content of the source; needed where the file itself is not at hand
 n_documents: int | None = 2000  # documents to generate or read (null: all of the file)
 data_seed: int = 0  # seed of the synthetic documents
-place_noise: float = 0.0  # share of synthetic documents with a wrong place label
+place_noise: float = 0.0  # synthetic documents with a wrong place label (share)
 n_start: int = 256  # labelled documents of the shared start
 n_pool: int = 800  # documents of the arms
 n_dev: int = 200  # documents on which settings are chosen
@@ -49,10 +49,21 @@ instruction = instruction or data.INSTRUCTION
 # ## The text
 #
 # A document is a biography lead with five labels: name, birth date, birth place, death date, death place; a label is
-# null where the text does not say. All documents are loaded and checked before anything else happens; one that breaks
-# the form stops here, by file and line.
+# null where the text does not say. First it is seen which base model there is; then all documents are loaded and
+# checked before anything is run; one that breaks the form stops here, by file and line.
 
 # %%
+if dtype not in ("float32", "bfloat16"):
+    raise ValueError(f"dtype: got {dtype!r}, expected float32 or bfloat16")
+base_at_hand = (ROOT / base).exists()
+if base_at_hand:
+    found = evaluate.weights_sha256(ROOT / base)
+    if base_sha256 and found != base_sha256:
+        raise ValueError(f"{base}: weights {found[:12]}, but base_sha256 says {base_sha256[:12]}")
+    base_sha256 = found
+elif not base_sha256:
+    raise FileNotFoundError(f"base: {base!r} is not there, and base_sha256 is empty, so no record can be recognised")
+
 at_hand = source in ("synthetic", "wikibio") or (ROOT / path).exists()
 if at_hand:
     documents = data.load(source, records.source_path(path), n_documents, data_seed, place_noise)
@@ -64,15 +75,6 @@ elif not documents_sha256:
     raise FileNotFoundError(
         f"path: {path!r} is not there, and documents_sha256 is empty, so no record can be recognised"
     )
-
-base_at_hand = (ROOT / base).exists()
-if base_at_hand:
-    found = evaluate.weights_sha256(ROOT / base)
-    if base_sha256 and found != base_sha256:
-        raise ValueError(f"{base}: weights {found[:12]}, but base_sha256 says {base_sha256[:12]}")
-    base_sha256 = found
-elif not base_sha256:
-    raise FileNotFoundError(f"base: {base!r} is not there, and base_sha256 is empty, so no record can be recognised")
 
 # %% [markdown]
 # ## The run
@@ -109,9 +111,9 @@ run = runs.open_run(
 
 # %%
 if run.live:
+    decode.require(engine)
     if not at_hand or not base_at_hand:
         raise FileNotFoundError(f"{run.name} must be made anew and needs both {path or source!r} and {base!r}")
-    decode.require(engine)
     tokenizer = decode.load_tokenizer(ROOT / base)
     kept, too_long = data.fits(documents, tokenizer, context_tokens, max_completion_tokens, instruction)
     if not kept:

@@ -46,6 +46,9 @@ given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded
 if judged_split not in ("heldout", "dev"):
     raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
+pool_size = int((setup.splits["split"] == "pool").sum())
+if pair_documents > pool_size:
+    raise ValueError(f"pair_documents: got {pair_documents}, expected at most {pool_size}, the documents of the pool")
 
 # %% [markdown]
 # ## Config

@@ -32,7 +32,7 @@ grpo_cap_hours: float = 2.5  # stop when this many hours are billed
 grpo_save_steps: int = 6  # optimizer steps between checkpoints
 lean: bool = False  # the lean trainer: the same gradient as TRL's, for less time
 loss_type: str = "dapo"  # TRL's default
-vllm_memory_share: float = 0.3  # share of GPU memory for the colocated engine (vllm only)
+vllm_memory_share: float = 0.3  # GPU memory for the colocated engine, with vllm only (share)
 stop_after_dead_steps: int = 0  # end the run after this many optimizer steps in a row without any signal (0: never)
 price_per_hour: float = 0.0  # price of one GPU, for the progress line (per hour; 0: none); no part of any run
 

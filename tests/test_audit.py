@@ -140,6 +140,39 @@ def test_another_identity(study, capsys):
     assert "id is not the sha256 of identity" in capsys.readouterr().out
 
 
+def test_run_json_is_sealed_where_nothing_else_vouches_for_it(study, capsys):
+    folder = study / "sft-s0"
+    assert audit.verify() == 0 and "older than the seal" in capsys.readouterr().out  # said, and no failure
+    info = json.loads((folder / "run.json").read_text())
+    info["sealed"] = records.seal(info)
+    (folder / "run.json").write_text(json.dumps(info))
+    assert audit.problems(records.load(folder)) == []
+    for changed in ({"device": info["device"] | {"name": "H200"}}, {"facts": {"pool": 1}}, {"commit": "x"}, {"new": 1}):
+        (folder / "run.json").write_text(json.dumps(info | changed))
+        assert audit.problems(records.load(folder)) == ["run.json is not as it was written (its sha256, sealed)"]
+
+
+def test_a_record_in_the_place_of_another(study, capsys):
+    seal(study / "sft-s0", profile="q")
+    (study / "sft-s0").rename(study / "sft-s1")
+    assert audit.verify() == 1
+    out = capsys.readouterr().out
+    assert "profile is 'q', expected 'p' here" in out and "run is 'sft-s0', expected 'sft-s1' here" in out
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"run": 1', "[" * 100_000, "null"])
+def test_a_damaged_run_json_is_one_failure_among_the_others(study, capsys, text):
+    (study / "start-s0" / "run.json").write_text(text)
+    assert audit.verify() == 2  # the start, and arm A, whose parent it is
+    assert capsys.readouterr().out.count("start-s0/run.json: damaged: expected") == 2
+
+
+def test_a_replay_names_the_runs_there_are(study):
+    for name in ("nonsense", "setup", "../p/sft-s0"):
+        with pytest.raises(ValueError, match=r"RUN: got .*, expected a recorded run that trained: sft-s0, start-s0"):
+            audit.replay("p", name, 1)
+
+
 @pytest.mark.parametrize("changed", [{"arm": "dpo"}, {"seed": 1}, {"parameters": {"lora_rank": 8}}])
 def test_a_changed_setting(study, changed):
     seal(study / "sft-s0", **changed)

@@ -272,6 +272,12 @@ def test_broken_pages_fail_as_often_as_they_are_built(small_book):
         assert not small_book.out.exists() and list(small_book.out.parent.iterdir()) == []
 
 
+@pytest.mark.parametrize("seeds", ["SEED=abc", "SEEDS=0 0", "SEEDS=0,1", "SEED=-1"])
+def test_wrong_seeds_run_nothing(seeds):
+    done = subprocess.run(["make", "help", seeds], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode and f'is "{seeds.split("=")[1]}"; expected different whole numbers' in done.stderr
+
+
 def test_wrong_variables_are_errors(project):
     for arguments, expected in (
         (["PROFILE=q"], "no profile notebooks/profiles/q.yaml; there are: p"),

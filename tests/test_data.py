@@ -64,6 +64,10 @@ def test_jsonl_is_read_and_other_keys_are_counted(tmp_path, name):
         (document(verified="yes"), "verified: got 'yes', expected true or false"),
         ('{"id": "a",', "expected a JSON object"),
         ("[1]", "expected a JSON object, got a list"),
+        ("[" * 100_000, "expected a JSON object, got maximum recursion depth exceeded"),
+        (json.dumps(document("b"))[:-1] + ', "name": "Twice"}', "got the key 'name' twice"),
+        (document("b", text="half \ud800 of a pair"), "text: got half of a surrogate pair in 'half \\ud800 of a pair'"),
+        (document("b", death_place="\udfff"), "death_place: got half of a surrogate pair"),
     ],
 )
 def test_a_bad_line_is_named_with_its_file_and_field(tmp_path, row, expected):
@@ -73,6 +77,15 @@ def test_a_bad_line_is_named_with_its_file_and_field(tmp_path, row, expected):
     assert str(path) in str(error.value)
     assert "line 2" in str(error.value)
     assert expected in str(error.value)
+
+
+def test_a_damaged_gzip_file_is_named(tmp_path):
+    whole = gzip.compress((json.dumps(document()) + "\n").encode() * 2000)
+    path = tmp_path / "rows.jsonl.gz"
+    for content in (whole[:60], whole[:15] + bytes(45) + whole[60:], whole[:-6] + bytes(6), b"plain text"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"rows.jsonl.gz, line \d+: expected a JSON object, got"):
+            data.read_jsonl(path)
 
 
 def test_many_problems_come_as_one_short_error(tmp_path):

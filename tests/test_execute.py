@@ -101,11 +101,37 @@ def test_unknown_profile_key_of_any_notebook(folders):
         ("rate:\n  a: 1", "p.yaml:1: rate has keys of its own"),
         ("- rate", "expected lines `name: value`"),
         ("rate: [", "p.yaml"),
+        ("seeds: [-1]", "expected a list of different whole numbers"),
+        ("1: rate", "p.yaml: got the key 1, expected the name of a parameter"),
+        ("rate: " + "[" * 5000, "p.yaml: expected yaml in UTF-8, got maximum recursion depth exceeded"),
     ],
 )
 def test_wrong_profiles(folders, text, expected):
     profile(folders, text + "\n")
     assert expected in error(folders)
+
+
+def test_a_profile_in_another_encoding(folders):
+    (folders["profiles"] / "p.yaml").write_bytes("rate: 1  # \u00e9\n".encode("latin1"))
+    assert "p.yaml: expected yaml in UTF-8, got 'utf-8' codec can't decode byte 0xe9" in error(folders)
+
+
+@pytest.mark.parametrize("text", ["noise: 1.01", "goals: [0.5, 2]", "goals: [half]", "noise: .nan"])
+def test_a_share_is_at_most_one(folders, write_notebook, text):
+    write_notebook("03_three", "noise: float = 0.0  # labels changed (share)\ngoals: list = []  # (share of documents)")
+    profile(folders, text)
+    assert "from 0 to 1" in error(folders)
+    profile(folders, "noise: 1\ngoals: [0, 0.5, 1]\nrate: 2")  # a rate is no share
+    assert params.effective("03_three", "p", **folders) == {"noise": 1, "goals": [0, 0.5, 1]}
+    with pytest.raises(params.ParameterError, match="-p noise: got 1.5, expected a share, from 0 to 1"):
+        params.effective("03_three", "p", overrides=[("noise", "1.5")], **folders)
+
+
+def test_seeds_asked_for(folders):
+    profile(folders, "")
+    for asked in ({"seeds": [0, 0]}, {"seed": -1}, {"seed": 2**32}):
+        with pytest.raises(params.ParameterError, match="seeds?: got .*, expected a list of different whole numbers"):
+            params.effective("01_one", "p", **asked, **folders)
 
 
 def test_all_problems_in_one_error(folders):

@@ -1,10 +1,12 @@
 """Which record is which run: identity, where it is looked for, and what happens when nothing matches."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
-from lib import records, runs
+from lib import clock, records, runs
 from lib.records import Record
 
 
@@ -147,3 +149,72 @@ def test_a_run_begun_before_predictions_were_noted_does_not_take_todays(places):
     run.mark_trained()
     run.clock.stop()
     assert "predictions_sha256" not in run.finish().info
+
+
+LOCKED = """import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.readline()"""
+
+
+@pytest.fixture
+def another_process(places):
+    """A process that trains dpo-s0; it ends when its standard input is closed."""
+    (places / "runs" / "p").mkdir(parents=True)
+    command = [sys.executable, "-c", LOCKED, places / "runs" / "p" / "dpo-s0.lock"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "locked\n"
+    yield process
+    process.communicate()
+
+
+def test_a_run_that_another_process_trains_is_left_alone(places, another_process, monkeypatch):
+    """Not moved away under other parameters either: whoever trains it would lose its work."""
+    folder = places / "runs" / "p" / "dpo-s0"
+    (folder / "checkpoint-1").mkdir(parents=True)
+    clock.write_json(folder / "identity.json", identity())
+    monkeypatch.setattr(runs.time, "monotonic", iter(range(0, 1000, 20)).__next__)  # patience of two tries
+    with pytest.raises(RuntimeError, match="runs/p/dpo-s0 is being trained by another process; wait for it or end it"):
+        open_dpo(pairs=8)
+    assert (folder / "checkpoint-1").exists()
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_not_made_again(places, another_process, monkeypatch):
+    def sleep(seconds):
+        put_record(places / "runs" / "p" / "dpo-s0" / "record")
+        another_process.communicate()
+
+    monkeypatch.setattr(runs.time, "sleep", sleep)
+    assert not open_dpo().live
+    assert open_dpo(pairs=8).live  # and the lock was given back
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("checkpoint-1/clock.json", '{"rows": 1', "clock.json: damaged: expected JSON, got"),
+        ("checkpoint-1/clock.json", "{}", "expected rows, billed_s, train_s; rows, billed_s, train_s is missing"),
+        ("steps.jsonl", '{"step": 1}\nrubbish\n{"step": 3}\n', "steps.jsonl, line 2: damaged: expected JSON, got"),
+        ("steps.jsonl", "[1]\n", r"steps.jsonl, line 1: damaged: expected a JSON object, got \[1\]"),
+        ("phases.jsonl", "", "phases.jsonl: damaged: got 0 rows, a savepoint counts 2"),
+        ("trained/clock.json", '{"rows": 2, "billed_s": 1, "train_s": 1}', "damaged: trained, but has no checkpoint"),
+    ],
+)
+def test_a_damaged_run_is_named_and_not_resumed(places, name, text, expected):
+    folder = open_dpo().folder
+    if name != "trained/clock.json":
+        (folder / "checkpoint-1").mkdir()
+        clock.write_json(folder / "checkpoint-1" / "clock.json", {"rows": 2, "billed_s": 1, "train_s": 1})
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    with pytest.raises(ValueError, match=expected):
+        open_dpo().start_clock()
+
+
+def test_a_pin_to_nowhere(places):
+    folder = put_record(places / "results" / "p" / "dpo-s0")
+    open_dpo()
+    (folder / "run.json").unlink()
+    with pytest.raises(FileNotFoundError, match="results/p/dpo-s0, which .*dpo-s0.json names, is gone"):
+        records.pinned("p", "dpo-s0")

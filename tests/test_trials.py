@@ -49,6 +49,24 @@ def test_a_trial_is_judged_on_dev_and_kept_apart(executed):
     assert len(pd.read_csv(path)) == 1
 
 
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("", "damaged: expected a table, got No columns"),
+        ("a,b\n1,2\n", "expected rows with the column 'arm', and a value in each"),
+        ("{row}sft,p,d,i,0,1,5,many,5,9.0\n", r"exact: got \['many'\], expected numbers"),
+    ],
+)
+def test_a_damaged_table_stops_before_the_first_trial_and_is_kept(executed, text, expected):
+    path = trials.RESULTS / "laptop" / "trials.csv"
+    path.parent.mkdir(parents=True)
+    text = text.format(row="arm,parameter,device,id,seed,value,n,exact,best_exact,billed_s\n")
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"trials.csv: {expected}"):
+        trials.main("laptop", 0, "02_dpo", "dpo_learning_rate", ["1e-4"])
+    assert executed == [] and path.read_text() == text
+
+
 def test_settings_of_the_start_report_the_start(executed):
     path = trials.main("laptop", 0, "01_sft", "start_learning_rate", ["1e-3"])
     trials.main("laptop", 0, "01_sft", "sft_epochs", ["2"])

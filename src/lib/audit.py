@@ -1,6 +1,5 @@
 """Checks on records: `python -m lib.audit record PROFILE SEED... | verify | replay PROFILE RUN STEPS`."""
 
-import json
 import os
 import shutil
 import sys
@@ -63,6 +62,8 @@ def problems(run: records.Record) -> list[str]:
     found = _file_problems(run)
     if found:
         return found  # what follows would only repeat it
+    if "sealed" in run.info and run.info["sealed"] != records.seal(run.info):
+        found.append("run.json is not as it was written (its sha256, sealed)")
     if run.info["id"] != digest(run.info["identity"]):
         found.append("id is not the sha256 of identity")
     identity = run.info["identity"]
@@ -94,7 +95,7 @@ def problems(run: records.Record) -> list[str]:
         else:
             both = counted.columns.intersection(steps.columns)  # an older record has fewer counts
             found += [f"steps.{c} is not what the rollouts give" for c in both if not counted[c].equals(steps[c])]
-            if (means - steps["reward"]).abs().max() > 1e-4:
+            if not ((means - steps["reward"]).abs() <= 1e-4).all():  # nor NaN
                 found.append("steps.reward is not the mean of the rollouts' rewards")
     return found
 
@@ -160,7 +161,7 @@ def _bill_problems(run):
         if key == "imports_s" and key not in run.info:
             continue  # an older record did not time them
         seconds = sum(by_kind.get(kind, 0.0) for kind in summed)
-        if abs(run.info[key] - seconds) > 1e-6 * max(1.0, seconds):
+        if not abs(run.info[key] - seconds) <= 1e-6 * max(1.0, seconds):  # nor NaN
             found.append(f"{key} is {run.info[key]}, phases give {seconds}")
     for attempt in run.info["attempts"]:
         # An interrupted attempt, and one of an older record, has no second clock.
@@ -171,8 +172,20 @@ def _bill_problems(run):
                 f"{attempt['wall_s']:.3f} s"
             )
     latest = run.checkpoints["billed_s"].max()
-    if latest > run.info["billed_s"] * (1 + 1e-9):
+    if not latest <= run.info["billed_s"] * (1 + 1e-9):
         found.append(f"a checkpoint was billed {latest} s, more than the run's {run.info['billed_s']} s")
+    return found
+
+
+def _place_problems(run):
+    """A record that lies where another one belongs, or without its parents beside it."""
+    profile, name = run.folder.parent.name, run.folder.name.split("-rerun")[0]
+    places = {"profile": profile, "run": name}
+    found = [f"{k} is {run.info[k]!r}, expected {v!r} here" for k, v in places.items() if run.info[k] != v]
+    for name, parent_id in run.info["parents"].items():
+        parent = run.folder.parent / name
+        if not (parent / "run.json").exists() or records.load(parent).info["id"] != parent_id:
+            found.append(f"parent {name} with id {parent_id[:12]} is not recorded beside it")
     return found
 
 
@@ -185,15 +198,12 @@ def verify() -> int:
     for folder in folders:
         try:
             run = records.load(folder)
-            found = problems(run)
-        except (OSError, ValueError, KeyError) as error:  # not readable as a record
-            found = [f"{type(error).__name__}: {error}"]
-        else:
-            for name, parent_id in run.info["parents"].items():
-                parent = folder.parent / name / "run.json"
-                if not parent.exists() or json.loads(parent.read_text())["id"] != parent_id:
-                    found.append(f"parent {name} with id {parent_id[:12]} is not recorded beside it")
-        print(f"{records.shown(folder)}: {'ok' if not found else 'DOES NOT VERIFY'}")
+            found = problems(run) + _place_problems(run)
+        except Exception as error:  # not readable as a record, whatever stands in it
+            run, found = None, [f"{type(error).__name__}: {error}"]
+        unsealed = run and "sealed" not in run.info
+        older = " (older than the seal on run.json: device, versions and facts are not covered)" if unsealed else ""
+        print(f"{records.shown(folder)}: {'DOES NOT VERIFY' if found else 'ok'}{older}")
         for line in found:
             print(f"  {line}")
         failures += bool(found)
@@ -208,25 +218,27 @@ def replay(profile: str, name: str, steps: int) -> int:
     """
     from lib.build import execute
 
-    recorded = records.load(RESULTS / profile / name)
-    if recorded.arm not in STAGES:
+    there = sorted(path.parent.name for path in (RESULTS / profile).glob("*-s*/run.json"))
+    if name not in there:
         raise ValueError(
-            f"run {name} trains nothing; expected one of {', '.join(STAGES)} with its seed, such as dpo-s0"
+            f"RUN: got {name!r}, expected a recorded run that trained: {', '.join(there) or 'none is there'}"
         )
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ["REPLAY"] = f"{name}:{scratch}:{steps}"
+    recorded = records.load(RESULTS / profile / name)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder) / "run"
+        os.environ["REPLAY"] = f"{recorded.name}:{scratch}:{steps}"
         try:
             execute.execute(
                 STAGES[recorded.arm],
                 params.effective(STAGES[recorded.arm], profile, recorded.seed),
-                Path(scratch) / "replay.ipynb",
+                Path(folder) / "replay.ipynb",
             )
         except execute.NotebookError as error:
             if "ReplayDone" not in str(error):
                 raise
-        again = pd.DataFrame(clock.read_lines(Path(scratch) / "steps.jsonl")).set_index("step")["loss"]
+        again = pd.DataFrame(clock.read_lines(scratch / "steps.jsonl")).set_index("step")["loss"]
         if os.environ.get("SYNCHRONISE"):
-            phases = clock.ledger(Path(scratch)).query("kind == 'train'")
+            phases = clock.ledger(scratch).query("kind == 'train'")
             clocks = phases.groupby("phase")[["host_s", "device_s"]].sum(min_count=1)
             print("both clocks, the device waited for at both ends of every phase (seconds):")
             print(clocks.assign(difference=clocks["host_s"] - clocks["device_s"]).round(4).to_string())
@@ -248,6 +260,12 @@ if __name__ == "__main__":
         case ["verify"]:
             sys.exit(verify() > 0)
         case ["replay", profile, name, steps] if steps.isdigit() and int(steps) > 0:
-            sys.exit(replay(profile, name, int(steps)))
+            try:
+                sys.exit(replay(profile, name, int(steps)))
+            except (OSError, RuntimeError, ValueError) as error:
+                sys.exit(str(error))
         case _:
-            sys.exit("usage: python -m lib.audit record PROFILE SEED... | verify | replay PROFILE RUN STEPS")
+            sys.exit(
+                f"got {' '.join(sys.argv[1:])!r}, expected record PROFILE SEED... | verify | replay PROFILE RUN STEPS, "
+                "with whole numbers for SEED and STEPS"
+            )

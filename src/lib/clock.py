@@ -34,12 +34,33 @@ def append(path: Path, row: dict) -> None:
 
 
 def read_lines(path: Path) -> list[dict]:
-    """Rows of a .jsonl file; a last line cut by a kill is dropped; a missing file is an empty list."""
+    """Rows of a .jsonl file; a last line cut by a kill is dropped; a missing file is an empty list.
+
+    Raises ValueError with file and line for another line that is no JSON object: it was not a kill that damaged it.
+    """
     if not path.exists():
         return []
-    text = path.read_text()
-    complete = text[: text.rfind("\n") + 1]  # what follows the last newline was cut by a kill
-    return [json.loads(line) for line in complete.splitlines() if line]
+    content = path.read_bytes()
+    complete = content[: content.rfind(b"\n") + 1]  # what follows the last newline was cut by a kill
+    return [_object(line, f"{path}, line {n}") for n, line in enumerate(complete.split(b"\n"), start=1) if line]
+
+
+def read_json(path: Path, *keys: str):
+    """The content of a JSON file, an object with these keys where any are given; else ValueError with the file."""
+    return _object(path.read_bytes(), str(path), keys)
+
+
+def _object(text: bytes, place: str, keys: tuple[str, ...] | None = None):
+    """JSON from text; for keys None any object will do, for () any value. Raises ValueError that begins with place."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: damaged: expected JSON, got {error}") from None
+    if keys != () and not isinstance(value, dict):
+        raise ValueError(f"{place}: damaged: expected a JSON object, got {repr(value)[:60]}")
+    if missing := [key for key in keys or () if key not in value]:
+        raise ValueError(f"{place}: damaged: expected {', '.join(keys)}; {', '.join(missing)} is missing")
+    return value
 
 
 def repair(path: Path) -> None:
@@ -73,6 +94,8 @@ class Clock:
         self.kept_rows = kept_rows
         self.billed_s = sum(r["host_s"] for r in rows[:kept_rows] if r["kind"] in ("setup", "train"))
         self.train_s = sum(r["host_s"] for r in rows[:kept_rows] if r["kind"] == "train")
+        if kept_rows > len(rows):
+            raise ValueError(f"{self.path}: damaged: got {len(rows)} rows, a savepoint counts {kept_rows}")
         self._n_rows = len(rows)
         self._done = {r["phase"] for r in rows[:kept_rows] if r["kind"] == "setup"}
         self.billing = True  # False once the last weights are on disk: what follows is evaluation
@@ -320,7 +343,7 @@ def read_rows(folder: Path) -> list[dict]:
 
 def last_step(folder: Path) -> int | None:
     """Optimizer step of the newest complete checkpoint in a run's folder; None without one."""
-    return max((json.loads(p.read_text())["step"] for p in folder.glob("checkpoint-*/clock.json")), default=None)
+    return max((read_json(p, "step")["step"] for p in folder.glob("checkpoint-*/clock.json")), default=None)
 
 
 def ledger(folder: Path) -> pd.DataFrame:

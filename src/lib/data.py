@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import unicodedata
+import zlib
 from collections import Counter
 from datetime import date
 from pathlib import Path
@@ -95,21 +96,31 @@ def read_jsonl(path: str | Path) -> tuple[list[dict], dict[str, int]]:
 def read_json_lines(path: str | Path):
     """Yields (line number from 1, object) of a .jsonl or .jsonl.gz file; empty lines are skipped.
 
-    Raises ValueError naming file and line where a line is not a JSON object or the file is not gzip.
+    Raises ValueError naming file and line where a line is no JSON object, has a key twice, or the file is not gzip.
     """
     path = _existing(path)
+    if path.is_dir():
+        raise ValueError(f"path: {path} is a folder, expected a file of one JSON object a line")
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         line = 0
         try:
             for line, content in enumerate(file, start=1):
                 if not content.strip():
                     continue
-                row = json.loads(content)
+                row = json.loads(content, object_pairs_hook=_without_twins)
                 if not isinstance(row, dict):
                     raise ValueError(f"a {type(row).__name__}")
                 yield line, row
-        except (ValueError, EOFError, gzip.BadGzipFile) as error:
+        except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
             raise ValueError(f"{path}, line {max(line, 1)}: expected a JSON object, got {error}") from None
+
+
+def _without_twins(pairs):
+    """A JSON object as a dict; ValueError where a key comes twice, of which a dict would keep the last alone."""
+    twice = [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]
+    if twice:
+        raise ValueError(f"the key {twice[0]!r} twice")
+    return dict(pairs)
 
 
 def check(documents: list[dict], where: str, lines: list[int] | None = None) -> None:
@@ -140,6 +151,8 @@ def _problems(document: dict) -> list[str]:
             found.append(f"{key}: missing, expected a string")
         elif not isinstance(document[key], str) or not document[key].strip():
             found.append(f"{key}: got {_short(document[key])}, expected a non-empty string")
+        elif _half(document[key]):
+            found.append(f"{key}: got half of a surrogate pair in {_short(document[key])}, expected Unicode text")
     for key in FIELDS:
         if key not in document:
             found.append(f"{key}: missing, expected a string or null")
@@ -151,9 +164,16 @@ def _problems(document: dict) -> list[str]:
             found.append(f"{key}: got {_short(value)}, expected a non-empty string or null")
         elif key.endswith("_date") and not is_iso_date(value):
             found.append(f"{key}: got {_short(value)}, expected YYYY-MM-DD, YYYY-MM, YYYY or null")
+        elif _half(value):
+            found.append(f"{key}: got half of a surrogate pair in {_short(value)}, expected Unicode text")
     if "verified" in document and not isinstance(document["verified"], bool):
         found.append(f"verified: got {_short(document['verified'])}, expected true or false")
     return found
+
+
+def _half(value: str) -> bool:
+    """Whether half of a surrogate pair stands in a text (JSON can write it; UTF-8 and a tokenizer cannot)."""
+    return re.search("[\ud800-\udfff]", value) is not None
 
 
 def _short(value: object) -> str:

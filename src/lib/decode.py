@@ -44,7 +44,7 @@ def require(engine: str) -> None:
             )
         if not torch.cuda.is_available() or importlib.util.find_spec("vllm") is None:
             raise RuntimeError(
-                "engine='vllm' needs an NVIDIA GPU and the `vllm` extra; use engine='transformers' on a CPU"
+                "engine: got 'vllm', which needs an NVIDIA GPU and the `vllm` extra; use 'transformers' on a CPU"
             )
 
 

@@ -1,7 +1,6 @@
 """Judge checkpoints: greedy completions of the held-out documents, one verdict a field, and their counts."""
 
 import hashlib
-import json
 import os
 from pathlib import Path
 
@@ -32,12 +31,14 @@ def checkpoints(run: Run, checkpoints: dict, documents: list[dict], instruction:
                 progress(f"{run.name}: evaluated checkpoint {key}")
     predictions, rows = [], []
     for step, folder in checkpoints.items():
-        completions = json.loads((done / f"{step}.json").read_text())
+        completions = clock.read_json(done / f"{step}.json")
+        if not isinstance(completions, list) or len(completions) != len(documents):
+            raise ValueError(f"{done / f'{step}.json'}: damaged: expected {len(documents)} completions; remove it")
         table = judge(completions, documents)
         table.insert(0, "step", step)
         predictions.append(table)
         note = folder / "clock.json" if folder else None
-        times = json.loads(note.read_text()) if note and note.exists() else {"billed_s": 0.0, "train_s": 0.0}
+        times = clock.read_json(note) if note and note.exists() else {"billed_s": 0.0, "train_s": 0.0}
         rows.append(
             {
                 "step": step,
@@ -52,7 +53,7 @@ def checkpoints(run: Run, checkpoints: dict, documents: list[dict], instruction:
 
 def answers(run: Run, step: int, documents: list[dict]) -> dict[str, str]:
     """{document id: greedy completion} of a checkpoint that `checkpoints` evaluated on these documents."""
-    completions = json.loads((run.folder / "evaluated" / f"{step}.json").read_text())
+    completions = clock.read_json(run.folder / "evaluated" / f"{step}.json")
     return dict(zip((d["id"] for d in documents), completions, strict=True))
 
 

@@ -1,6 +1,5 @@
 """Log-probabilities of completions and the DPO checks that rest on them."""
 
-import json
 import math
 from pathlib import Path
 
@@ -75,7 +74,7 @@ def checkpoints(run, checkpoints: dict, sets: dict, greedy: dict, base: Path, dt
                 by_set = [_judged(model, tokenizer, name, pairs, greedy[step]) for name, pairs in sets.items()]
                 clock.write_json(path, sum(by_set, []))
                 del model
-            tables.append(pd.DataFrame(json.loads(path.read_text())).assign(step=step))
+            tables.append(pd.DataFrame(clock.read_json(path)).assign(step=step))
     table = pd.concat(tables, ignore_index=True)
     sides = [f"{side}_{measure}" for side in ("chosen", "rejected", "greedy") for measure in ("logp", "tokens")]
     return table.reindex(columns=["step", "set", "id", *sides])

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import data
-from lib.identity import differences
+from lib import clock, data
+from lib.identity import differences, digest
 from lib.paths import RESULTS, ROOT, RUNS
 
 TABLES = ("steps", "phases", "checkpoints", "predictions", "rollouts", "splits", "likelihood")
@@ -28,7 +28,7 @@ class Record:
         path = self.folder / "run.json"
         if not path.exists():
             raise FileNotFoundError(f"no finished record in {self.folder}: run.json is missing")
-        self.info = json.loads(path.read_text())
+        self.info = clock.read_json(path, "run", "arm", "seed", "id", "identity")
         self.name, self.arm, self.seed = self.info["run"], self.info["arm"], self.info["seed"]
 
     def table(self, name: str) -> pd.DataFrame:
@@ -38,7 +38,7 @@ class Record:
         recorded = self.info.get("files", {}).get(path.name)
         if recorded and file_sha256(path) != recorded:
             raise ValueError(f"{shown(path)} is not the file that was recorded (sha256 in run.json): put it back")
-        return pd.read_parquet(path)
+        return read_table(path)
 
     def has(self, name: str) -> bool:
         return (self.folder / f"{name}.parquet").exists()
@@ -71,7 +71,9 @@ def pinned(profile: str, name: str) -> Record:
         raise FileNotFoundError(
             f"run {name} of profile {profile} is not there yet: execute its stage first (make book PROFILE={profile})"
         )
-    note = json.loads(path.read_text())
+    note = clock.read_json(path, "folder", "id")
+    if not (ROOT / note["folder"] / "run.json").exists():
+        raise FileNotFoundError(f"{note['folder']}, which {shown(path)} names, is gone: execute its stage again")
     record = Record(ROOT / note["folder"])
     if record.info["id"] != note["id"]:
         raise RuntimeError(f"{note['folder']} changed since its stage was executed: execute the stage again")
@@ -100,6 +102,26 @@ def reruns(record: Record) -> list[Record]:
             if not differences(record.info["identity"], other.info["identity"]):
                 found.setdefault(json.dumps(other.info, sort_keys=True), other)
     return list(found.values())[1:]
+
+
+def trials(path: Path) -> pd.DataFrame | None:
+    """The trials of settings in a trials.csv (`lib.trials`), None where there is none. Raises ValueError as below."""
+    numbers = ("seed", "value", "n", "exact", "best_exact", "billed_s")
+    return read_table(path, ("arm", "parameter", "device", "id"), numbers) if path.exists() else None
+
+
+def read_table(path: Path, texts: tuple[str, ...] = (), numbers: tuple[str, ...] = ()) -> pd.DataFrame:
+    """A .csv or .parquet file; ValueError with the file where it is damaged, or lacks rows or one of these columns."""
+    try:
+        table = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    except (OSError, ValueError) as error:  # what pandas and pyarrow raise are kinds of these
+        raise ValueError(f"{shown(path)}: damaged: expected a table, got {error}") from None
+    for name in (*texts, *numbers):
+        if name not in table or table[name].isna().any() or table.empty:
+            raise ValueError(f"{shown(path)}: expected rows with the column {name!r}, and a value in each")
+        if name in numbers and not pd.api.types.is_numeric_dtype(table[name]):
+            raise ValueError(f"{shown(path)}: {name}: got {list(table[name])[:3]}, expected numbers")
+    return table
 
 
 def splits(setup: Record) -> dict[str, list[dict]]:
@@ -156,6 +178,11 @@ def source_path(path: str) -> str | None:
 def shown(path: Path) -> str:
     """A path as the reader knows it: relative to the project where it lies inside."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def seal(info: dict) -> str:
+    """sha256 of all of run.json but the seal itself (`sealed`), as it is written."""
+    return digest(json.loads(json.dumps({key: value for key, value in info.items() if key != "sealed"})))
 
 
 def file_sha256(path: Path) -> str:

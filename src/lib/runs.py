@@ -2,7 +2,6 @@
 
 import fcntl
 import gzip
-import json
 import os
 import shutil
 import time
@@ -15,7 +14,7 @@ from lib import clock, meter, provenance
 from lib.build import params
 from lib.identity import config_defaults, differences, digest
 from lib.paths import RESULTS, RUNS
-from lib.records import TABLES, Record, file_sha256, progress, shown
+from lib.records import TABLES, Record, file_sha256, progress, seal, shown
 
 
 @dataclass
@@ -55,7 +54,7 @@ class Run:
 
         Raises RuntimeError while another process trains this run.
         """
-        self._lock = lock(self.folder / "lock")
+        take(self.folder)
         for path in self.folder.glob("*.jsonl"):
             clock.repair(path)
         for folder in self.folder.glob("checkpoint-*"):
@@ -64,7 +63,9 @@ class Run:
         if not (self.folder / "attempts.jsonl").exists():  # a resumed run keeps the predictions that it began under
             began = {"predictions_sha256": provenance.predictions_sha256()}
             clock.write_json(self.folder / "began.json", began)
-        savepoints = [json.loads(p.read_text()) for p in self.folder.glob("*/clock.json")]
+        savepoints = [clock.read_json(p, "rows", "billed_s", "train_s") for p in self.folder.glob("*/clock.json")]
+        if self.trained and self.arm != "setup" and not self.checkpoints():
+            raise ValueError(f"{shown(self.folder)}: damaged: trained, but has no checkpoint; remove it to train anew")
         kept = max((s["rows"] for s in savepoints), default=0)
         # Only a replay, which records nothing, may run under the slower, synchronised timers.
         synchronise = self.stop_after is not None and bool(os.environ.get("SYNCHRONISE"))
@@ -184,7 +185,7 @@ class Run:
             "parameters": self.identity["parameters"]["values"],
             "trainer": self.identity["trainer"]["values"],
             **provenance.describe(self.stage),
-            **(json.loads(began.read_text()) if began.exists() else {}),
+            **(clock.read_json(began) if began.exists() else {}),
             "attempts": attempts(self.folder),
             "billed_s": float(by_kind.get("train", 0.0) + by_kind.get("setup", 0.0)),
             "train_s": float(by_kind.get("train", 0.0)),
@@ -196,39 +197,53 @@ class Run:
                 str(p.relative_to(temporary)): file_sha256(p) for p in sorted(temporary.rglob("*")) if p.is_file()
             },
         }
-        clock.write_json(temporary / "run.json", info)
+        clock.write_json(temporary / "run.json", info | {"sealed": seal(info)})
         shutil.rmtree(target, ignore_errors=True)
         os.replace(temporary, target)
-        self._lock.close()
+        give(self.folder)
         self.record = Record(target)
         pin(self)
         return self.record
 
     def _note(self, name: str) -> dict:
         path = self.folder / name
-        return json.loads(path.read_text()) if path.exists() else {}
+        return clock.read_json(path) if path.exists() else {}
 
 
 class ReplayDone(Exception):
     """A replay has run its steps; not a failure."""
 
 
-def lock(path: Path, patience_s: float = 30.0):
-    """An open file that holds the exclusive lock on `path`; closing it, or the end of the process, gives the lock back.
+_taken = {}  # folder of a run -> open file that holds its lock
+
+
+def take(folder: Path, patience_s: float = 30.0) -> None:
+    """Lock a run's folder (by a file beside it) for this process, until `give` or the end of the process.
 
     Waits a little: the kernel of a killed notebook lives on for a moment. Raises RuntimeError when that is not enough.
     """
-    file = open(path, "w")
+    if folder in _taken:
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    file = open(folder.with_name(folder.name + ".lock"), "w")
     deadline = time.monotonic() + patience_s
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
+            _taken[folder] = file
+            return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                who = f"{shown(path.parent)} is being trained by another process"
+                file.close()
+                who = f"{shown(folder)} is being trained by another process"
                 raise RuntimeError(f"{who}; wait for it or end it") from None
             time.sleep(0.1)
+
+
+def give(folder: Path) -> None:
+    """Give the lock of `take` back."""
+    if folder in _taken:
+        _taken.pop(folder).close()
 
 
 def keep_weights(checkpoint: Path, folder: Path, base: str) -> None:
@@ -238,7 +253,7 @@ def keep_weights(checkpoint: Path, folder: Path, base: str) -> None:
         if (checkpoint / name).exists():
             shutil.copy(checkpoint / name, folder / name)
     if (checkpoint / "adapter_config.json").exists():
-        adapter = json.loads((checkpoint / "adapter_config.json").read_text())
+        adapter = clock.read_json(checkpoint / "adapter_config.json")
         clock.write_json(folder / "adapter_config.json", adapter | {"base_model_name_or_path": base})
 
 
@@ -288,19 +303,10 @@ def open_run(
             run.folder, run.stop_after = Path(folder), int(steps)
             run.folder.mkdir(parents=True, exist_ok=True)
             return run
-    reasons = []
-    places = [] if mode == "always" else [RESULTS / profile / name]
-    for folder in [*places, scratch / "record"]:
-        if not (folder / "run.json").exists():
-            reasons.append(f"{shown(folder)}: no record")
-            continue
-        record = Record(folder)
-        unlike = differences(identity, record.info["identity"])
-        if not unlike:
-            run.record = record
-            pin(run)
-            return run
-        reasons.append(f"{shown(folder)}: " + "; ".join(unlike))
+    places = [*([] if mode == "always" else [RESULTS / profile / name]), scratch / "record"]
+    reasons = _match(run, places)
+    if run.record:
+        return run
     problem = f"run {name} of profile {profile}: no finished record matches these parameters.\n  " + "\n  ".join(
         reasons
     )
@@ -311,9 +317,14 @@ def open_run(
     except ImportError as error:
         way_out = f"Training it needs more than is installed ({error}): say `make book EXTRA=train`"
         raise RuntimeError(f"{problem}\n{way_out}, or put the parameters back.") from None
+    take(scratch)
+    _match(run, places)
+    if run.record:  # another process finished it meanwhile
+        give(scratch)
+        return run
     (RUNS / profile / "pins" / f"{name}.json").unlink(missing_ok=True)  # nothing may go on from what is made anew
     note = scratch / "identity.json"
-    if note.exists() and differences(identity, json.loads(note.read_text())):
+    if note.exists() and differences(identity, clock.read_json(note)):
         old = RUNS / profile / "superseded" / f"{name}-{clock.now_utc().replace(':', '')}"
         old.parent.mkdir(exist_ok=True)
         os.replace(scratch, old)  # other settings: its checkpoints must not be resumed, and must not be lost either
@@ -323,6 +334,24 @@ def open_run(
         identity["trainer"]["defaults"] = config_defaults(config_class)
     clock.write_json(note, identity)
     return run
+
+
+def _match(run: Run, places: list[Path]) -> list[str]:
+    """Give `run` the first record in `places` that has its identity, and pin it; returns why the others are not it."""
+    reasons = []
+    for folder in places:
+        if not (folder / "run.json").exists():
+            others = ", ".join(sorted(p.parent.name for p in folder.parent.glob(f"{run.arm}-s*/run.json")))
+            reasons.append(f"{shown(folder)}: no record" + (f" (there are: {others})" if others else ""))
+            continue
+        record = Record(folder)
+        unlike = differences(run.identity, record.info["identity"])
+        if not unlike:
+            run.record = record
+            pin(run)
+            break
+        reasons.append(f"{shown(folder)}: " + "; ".join(unlike))
+    return reasons
 
 
 def pin(run: Run) -> None:

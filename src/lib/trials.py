@@ -50,18 +50,20 @@ def check(profile: str, seed: int, stage: str, parameter: str, value: str) -> No
 def main(profile: str, seed: int, stage: str, parameter: str, values: list[str]) -> Path:
     """Try all values and write their rows; returns the path of the table. The same trial again replaces its row.
 
-    Raises lib.build.params.ParameterError, as `check`, before anything runs.
+    Raises lib.build.params.ParameterError, as `check`, and ValueError for a damaged table, before anything runs.
     """
     for value in values:
         check(profile, seed, stage, parameter, value)
     path = RESULTS / profile / "trials.csv"
+    records.trials(path)  # a damaged table stops here, not after the first trial
     path.parent.mkdir(parents=True, exist_ok=True)
     for value in values:
         rows = pd.DataFrame([trial(profile, seed, stage, parameter, value)])
-        if path.exists():
-            before = pd.read_csv(path)
+        before = records.trials(path)
+        if before is not None:
             rows = pd.concat([before[~before["id"].isin(rows["id"])], rows])
-        rows.to_csv(path, index=False)
+        rows.to_csv(path.with_suffix(".part"), index=False)
+        path.with_suffix(".part").replace(path)
         print(rows.tail(1).to_string(index=False))
     return path
 
@@ -73,5 +75,5 @@ if __name__ == "__main__":
         main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5], sys.argv[5:])
     except params.ParameterError as error:
         sys.exit(f"Wrong parameters; nothing was run.\n{error}")
-    except execute.NotebookError as error:
+    except (execute.NotebookError, ValueError) as error:
         sys.exit(str(error))

@@ -1,6 +1,5 @@
 """The GRPO benchmark's parts: its two result files, and a trainer in a thread that runs when it is given a turn."""
 
-import json
 import os
 import sys
 import threading
@@ -11,7 +10,7 @@ import pandas as pd
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
-from lib import clock, provenance
+from lib import clock, provenance, records
 
 
 class Results:
@@ -20,8 +19,8 @@ class Results:
     def __init__(self, folder: Path, case: str, arguments: dict):
         folder.mkdir(parents=True, exist_ok=True)
         self.table, self.notes = folder / "grpo_step.parquet", folder / "grpo_step.json"
-        self.rows = pd.read_parquet(self.table).to_dict("records") if self.table.exists() else []
-        self.sessions = json.loads(self.notes.read_text()) if self.notes.exists() else []
+        self.rows = records.read_table(self.table).to_dict("records") if self.table.exists() else []
+        self.sessions = clock.read_json(self.notes) if self.notes.exists() else []
         self.session = dict(session=clock.now_utc(), case=case, arguments=arguments, **provenance.describe())
         self.session |= dict(variants={}, failed={}, facts={})
         self.sessions.append(self.session)

@@ -76,7 +76,7 @@ def main(profile: str, seed: int, steps: int) -> None:
     table.insert(0, "profile", profile)
     target = RESULTS / "bench" / "timer.csv"
     target.parent.mkdir(parents=True, exist_ok=True)
-    kept = pd.read_csv(target) if target.exists() else table.head(0)
+    kept = records.read_table(target) if target.exists() else table.head(0)
     kept = kept[(kept["profile"] != profile) | (kept["device"] != provenance.device()["name"])]
     temporary = target.with_name(target.name + ".part")
     pd.concat([kept, table], ignore_index=True).to_csv(temporary, index=False)

@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from lib import provenance
+from lib import clock, provenance
 from lib.build import params
 from lib.paths import NOTEBOOKS, ROOT, RUNS
 
@@ -175,7 +175,7 @@ def _runs_shown(profile, started_ns):
     pins = sorted((RUNS / profile / "pins").glob("*.json")) if profile else []
     # a file's time comes from a clock that ticks every few milliseconds
     own = [pin for pin in pins if pin.stat().st_mtime_ns >= started_ns - 20_000_000]
-    return {pin.stem: json.loads(pin.read_text(encoding="utf8"))["folder"] for pin in own or pins}
+    return {pin.stem: clock.read_json(pin, "folder")["folder"] for pin in own or pins}
 
 
 def _used(profile, runs):

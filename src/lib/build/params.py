@@ -1,6 +1,7 @@
 """Parameters of the notebooks: what each declares, what a profile sets, and one error for everything that is wrong.
 
 A notebook declares its parameters in one cell tagged `parameters`, one a line: `seed: int = 0  # what it is (unit)`.
+The sign of the default says what a number may be, and the unit `(share)` or `(share of ...)` that it is at most 1.
 A profile is a flat yaml file in notebooks/profiles; a notebook gets those of its keys that it declares.
 """
 
@@ -57,6 +58,12 @@ def declared(stage, notebooks=NOTEBOOKS):
     return found
 
 
+def shares(stage, notebooks=NOTEBOOKS):
+    """Names of a notebook's parameters whose comment states the unit `(share)` or `(share of ...)`."""
+    text = (notebooks / f"{stage}.py").read_text(encoding="utf8")
+    return set(re.findall(r"^(\w+): [^#\n]*#.*\(share\b", text, re.M))
+
+
 def profile_values(profile, profiles=PROFILES):
     """The keys of a profile's yaml file: {name: value}. Raises ParameterError: no such file, not flat, a key twice."""
     path = profiles / f"{profile}.yaml"
@@ -66,12 +73,14 @@ def profile_values(profile, profiles=PROFILES):
     try:
         tree = yaml.compose(path.read_text(encoding="utf8"))
         values = yaml.safe_load(path.read_text(encoding="utf8"))
-    except yaml.YAMLError as error:
-        raise ParameterError(f"{path}: {error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ParameterError(f"{path}: expected yaml in UTF-8, got {error}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise ParameterError(f"{path}: expected lines `name: value`")
+    if wrong := [key for key in values if not isinstance(key, str)]:
+        raise ParameterError(f"{path}: got the key {wrong[0]!r}, expected the name of a parameter")
     seen = set()
     for key, value in tree.value:
         place = f"{path}:{key.start_mark.line + 1}"
@@ -105,11 +114,14 @@ def effective(stage, profile, seed=None, overrides=(), seeds=None, notebooks=NOT
             problems.append(f"{path}: no notebook has a parameter {name}{_nearest(name, known)}")
         for user in users:
             kind, default = declarations[user][name]
-            if problem := _wrong_type(value, kind) or _out_of_range(value, default):
+            share = name in shares(user, notebooks)
+            if problem := _wrong_type(value, kind) or _out_of_range(value, default, share):
                 problems.append(f"{path}: {name} (of notebooks/{user}.py): {problem}")
-    own = values.get("seeds", [0])
-    if not (isinstance(own, list) and own and all(type(s) is int for s in own) and len(set(own)) == len(own)):
-        problems.append(f"{path}: seeds: got {own!r}, expected a list of different whole numbers such as [0, 1]")
+    asked = {f"{path}: seeds": values.get("seeds", [0]), "seeds": [*(seeds or [0])], "seed": [seed or 0]}
+    for place, own in asked.items():
+        whole = isinstance(own, list) and own and all(type(s) is int and 0 <= s < 2**32 for s in own)
+        if not whole or len(set(own)) < len(own):
+            problems.append(f"{place}: got {own!r}, expected a list of different whole numbers such as [0, 1]")
 
     passed = {name: value for name, value in values.items() if name in mine}
     if "profile" in mine:
@@ -128,7 +140,7 @@ def effective(stage, profile, seed=None, overrides=(), seeds=None, notebooks=NOT
         except ValueError:
             problems.append(f"-p {name}: got {text!r}, expected {mine[name][0]}")
             continue
-        if problem := _out_of_range(passed[name], mine[name][1]):
+        if problem := _out_of_range(passed[name], mine[name][1], name in shares(stage, notebooks)):
             problems.append(f"-p {name}: {problem}")
     if problems:
         if unknown:
@@ -156,8 +168,14 @@ def _wrong_type(value, kind):
     return problem
 
 
-def _out_of_range(value, default):
-    """What is wrong with a number, or None: where the default is above 0 it must be, where it is 0 it may be 0 too."""
+def _out_of_range(value, default, share=False):
+    """What is wrong with a number, or None: where the default is above 0 it must be, where it is 0 it may be 0 too.
+
+    A share is at most 1; so is each number of a list of shares.
+    """
+    numbers = value if isinstance(value, list) else [value]
+    if share and not all(type(number) in (int, float) and 0 <= number <= 1 for number in numbers):
+        return f"got {value!r}, expected {'shares' if isinstance(value, list) else 'a share'}, from 0 to 1"
     if type(value) not in (int, float) or type(default) not in (int, float):
         return None
     if not (value > 0 if default > 0 else value >= 0) or value == float("inf"):
@@ -174,7 +192,10 @@ def _read(text, kind):
         if base == "bool" and text.lower() in ("true", "false"):
             return text.lower() == "true"
         if base == "list":
-            value = yaml.safe_load(text)
+            try:
+                value = yaml.safe_load(text)
+            except yaml.YAMLError as error:
+                raise ValueError(text) from error
             if isinstance(value, list):
                 return value
         if base in ("int", "float"):

@@ -1,9 +1,8 @@
 """What the benches measured: seconds of a GRPO step by trainer, and what the timers cost. Here they are only read."""
 
-import json
-
 import pandas as pd
 
+from lib import clock, records
 from lib.paths import RESULTS
 
 
@@ -12,7 +11,9 @@ def grpo_step() -> tuple[pd.DataFrame, list[dict]] | None:
     path = RESULTS / "bench" / "grpo_step.parquet"
     if not path.exists():
         return None
-    return pd.read_parquet(path), json.loads(path.with_suffix(".json").read_text())
+    return records.read_table(path, ("case", "variant", "part"), ("wall_s",)), clock.read_json(
+        path.with_suffix(".json")
+    )
 
 
 def whole_steps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -43,7 +44,7 @@ def timers() -> dict | None:
     path = RESULTS / "bench" / "timer.csv"
     if not path.exists():
         return None
-    rows = pd.read_csv(path)
+    rows = records.read_table(path, ("device", "timers"), ("turn", "wall_s"))
     rows = rows[rows["turn"] > 0]
     found = {"device": rows["device"].iloc[0], "n": int(rows.groupby("timers").size().min())}
     for mode, own in rows.groupby("timers"):

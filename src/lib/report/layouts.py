@@ -81,7 +81,7 @@ FINAL = (
     | {"spent ({unit})": lambda row: spent(row.hours, row.source)}
     | {"from scratch": lambda row: "-" if pd.isna(row.from_scratch_hours) else spent(row.from_scratch_hours)}
     | better("last / start better")
-    | TESTED
+    | {title: TESTED[title] for title in ("p", "p (Holm)")}  # mid-p is in the download
 )
 
 
@@ -159,7 +159,13 @@ def reach_hold(dpo_seeds) -> dict:
         for name, write in ((title, timed), (f"{LETTERS[arm]}, price", priced)):
             layout |= {name: lambda row, arm=arm, write=write: write(getattr(row, f"{arm}_hours"), row.source)}
     layout |= {"B DPO": dpo(timed), "B, price": dpo(priced)}
-    return layout | columns({"C / A": "multiple", "C / A, first touch": "touch_multiple"}, times)
+    return layout | {"C / A": at_least, "C / A, first touch": lambda row: at_least(row, "touch_")}
+
+
+def at_least(row, prefix: str = "") -> str:
+    """A multiple, marked where it is a lower bound: its base was there at the first checkpoint, so before it."""
+    bound = getattr(row, f"{prefix}at_least", None)
+    return ("at least " if pd.notna(bound) and bound else "") + times(getattr(row, f"{prefix}multiple"))
 
 
 def multiples(row) -> str:

@@ -74,7 +74,7 @@ def reruns(variation: pd.DataFrame) -> str:
 
 def reached(row) -> str:
     """What holding a target took."""
-    multiple = f", {times(row.multiple)}" if pd.notna(row.multiple) else ""
+    multiple = f", {layouts.at_least(row)}" if pd.notna(row.multiple) else ""
     return f"GRPO {spent(row.grpo_hours)}, continued SFT {spent(row.sft_hours)}{multiple}"
 
 
@@ -117,9 +117,10 @@ def checkpointing(runs: dict) -> str:
 
 
 def entropy(falls: dict) -> str:
-    """By seed True, False or missing."""
-    when = "from the first tenth of the steps to the last"
-    return either(falls, f"entropy fell {when}", f"entropy did not fall {when}", "entropy was not measured")
+    """falls: by seed, the outcome of "entropy falls over the steps"."""
+    says = {HELD: "entropy fell over the steps", WRONG: "entropy rose over the steps"}
+    says[NOT_SHOWN] = "no change of entropy over the steps is shown"
+    return across_seeds({seed: says.get(how) for seed, how in falls.items()}, "entropy was not measured")
 
 
 def null_verdict(more_nulls: dict[int, str]) -> str:
@@ -146,7 +147,7 @@ def lean(faster: pd.DataFrame | None, sessions: list[dict] | None) -> dict[str, 
     if faster is None:
         return dict.fromkeys(("lean_live", "lean_dead", "lean_bench"), "not measured")
     rows = faster[faster["variant"] == "lean"].sort_values("dead_share").itertuples()
-    texts = [f"{times(row.multiple)} ({row.stock_s:.2f} s to {row.s:.2f} s)" for row in rows]
+    texts = [f"{times(row.multiple)} ({row.stock_s:.2f} s against {row.s:.2f} s)" for row in rows]
     session, versions = sessions[-1], sessions[-1]["versions"]
     commit = f"commit {str(session['commit'])[:10]}, TRL {versions['trl']}, vLLM {versions['vllm']}"
     where = f"{session['device']['name']}, {session['session'][:10]}, {commit}"
@@ -164,9 +165,9 @@ def timers(found: dict | None) -> str:
 
 
 def nulls_moved(nulls: pd.DataFrame) -> str:
-    """Wrong nulls at the start, at the worst checkpoint and at the end, of one seed."""
+    """Wrong nulls at the start, at the later checkpoint with most, and at the end, of one seed."""
     counts = nulls.set_index("checkpoint")["all"]
-    when = {"start": "at the start", "most nulls": "at its worst checkpoint", "last": "at the end"}
+    when = {"start": "at the start", "most nulls": "at the later checkpoint with most", "last": "at the end"}
     return ", ".join(f"{counts[checkpoint]} {words}" for checkpoint, words in when.items())
 
 
@@ -176,8 +177,10 @@ def null_alarms(rows: pd.DataFrame) -> str:
     return ", ".join(f"{row.field.replace('_', ' ')} at step {row.alarm:.0f}" for row in raised) or "in no field"
 
 
-def null_alarm_delay(rows: pd.DataFrame) -> str:
-    return f"{rows['delay'].min():.0f} to {rows['delay'].max():.0f} steps"
+def delays(rows: pd.DataFrame) -> str:
+    """The median delays of the fields' null alarms."""
+    ends = [f"{end:.0f}" for end in (rows["delay"].min(), rows["delay"].max())]
+    return f"{' to '.join(dict.fromkeys(ends))} steps"
 
 
 def null_alarm_rule() -> str:
@@ -197,6 +200,8 @@ def missed(scores: pd.DataFrame) -> str:
 
 
 def brier(score: dict, scores: pd.DataFrame) -> str:
+    if not (scores["decided"] > 0).any():
+        return "none"
     return (
         f"{number(score['brier'], '.3f')} over the {(scores['decided'] > 0).sum()} that can be decided; "
         f"{number(score['expected'], '.3f')} would be the average if every probability were right, 0.25 that of a coin"

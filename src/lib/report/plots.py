@@ -56,12 +56,14 @@ def colour_handles(colours: dict, **how) -> list[Line2D]:
 
 
 def cost_curves(points: pd.DataFrame, arm_names: dict[str, str], unit: str, zoom: float, title: str) -> Figure:
-    """Accuracy against what was spent: the whole of every run, and the first `zoom` of it.
+    """Accuracy against what was spent: the whole of every run, and, where that is much less, the first `zoom` of it.
 
     points: one row a checkpoint: `arm`, `seed`, `spent`, `accuracy`, in the order saved. unit: of `spent` and `zoom`,
     such as GPU-hours.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+    panels = 2 if zoom < 0.7 * points["spent"].max() else 1
+    figure, axes = plt.subplots(1, panels, figsize=(10, 4.4), sharey=True, squeeze=False, layout="constrained")
+    axes = axes[0]
     for axis in axes:
         for (arm, seed), line in points.groupby(["arm", "seed"], sort=False):
             axis.plot(
@@ -71,10 +73,12 @@ def cost_curves(points: pd.DataFrame, arm_names: dict[str, str], unit: str, zoom
     axes[0].set_ylabel("exact records, share of held-out documents")
     axes[0].set_xlim(left=0)
     axes[0].set_title("every run to its end", loc="left", fontsize=10)
-    axes[1].set_xlim(0, zoom)
-    axes[1].set_title(f"the first {zoom:.3g} {unit}", loc="left", fontsize=10)
+    if panels == 2:
+        axes[1].set_xlim(0, zoom)
+        axes[1].set_title(f"the first {zoom:.3g} {unit}", loc="left", fontsize=10)
     arms = colour_handles({arm_names[arm]: ARM_COLOURS[arm] for arm in points["arm"].unique()})
-    axes[0].legend(handles=arms + seed_handles(sorted(points["seed"].unique())), loc="lower right", fontsize=9)
+    handles = arms + seed_handles(sorted(points["seed"].unique()))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
     figure.suptitle(textwrap.fill(title, 95), x=0.01, ha="left", fontsize=12, fontweight="bold")
     return figure
 
@@ -292,7 +296,8 @@ def reward_and_accuracy(steps: pd.DataFrame, points: pd.DataFrame) -> Figure:
             axis.plot(alarms["step"], alarms["accuracy"], "x", color="black", markersize=9, label="divergence alarm")
         axis.set_title(f"seed {seed}", loc="left", fontsize=10)
     axes[0][0].legend(fontsize=9)
-    axes[0][0].set_ylim(0, 1.03)
+    lowest = min(steps["reward"].min(), points["accuracy"].min())
+    axes[0][0].set_ylim(max(0, lowest - 0.1), 1.03)
     step_axes(axes[0])
     return figure
 

@@ -110,7 +110,7 @@ def load(path: Path, quantities) -> tuple[str, dict[str, dict]]:
     """
     try:
         content = yaml.load(Path(path).read_text(encoding="utf8"), _Strict)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise PredictionError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     _keys(content, ("profile", "predictions"), str(path))
     if not (isinstance(content["profile"], str) and content["profile"]):
@@ -205,8 +205,10 @@ def rule(prediction: dict) -> str:
     return f"{prediction['quantity']} {prediction['comparison']} {ends}"
 
 
-def scored(predictions: dict[str, dict], quantities: dict[str, dict]) -> pd.DataFrame:
+def scored(predictions: dict[str, dict], quantities: dict[str, dict], blind: bool) -> pd.DataFrame:
     """One row a prediction: its fields, `name`, `rule`, `values` ({seed: value}), `outcome`, `decided`, `brier`.
+
+    blind: whether the predictions are older than the runs; if not, nothing is scored, and an outcome is in brackets.
 
     decided: in how many seeds it could be scored. brier: the mean over these of (probability - outcome)^2, outcome 1 or
     0 (Brier 1950); missing where there is none.
@@ -216,7 +218,11 @@ def scored(predictions: dict[str, dict], quantities: dict[str, dict]) -> pd.Data
         found = held(prediction, quantities)
         errors = [(prediction["probability"] - value) ** 2 for value in found.values() if value is not None]
         row = {"name": name, **prediction, "rule": rule(prediction), "values": quantities[prediction["quantity"]]}
-        row |= {"outcome": outcome(found), "decided": len(errors)}
+        if not blind:
+            errors = []
+        told = outcome(found)
+        row |= {"outcome": told if blind or told == "not decidable" else f"not scored (would be: {told})"}
+        row |= {"decided": len(errors)}
         rows.append(row | {"brier": sum(errors) / len(errors) if errors else float("nan")})
     return pd.DataFrame(rows)
 
