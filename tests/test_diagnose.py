@@ -15,22 +15,41 @@ def test_tenths_are_means_of_whole_steps():
     assert diagnose.tenths(pd.Series([2.0])) == (2, 2, 2)
 
 
-def dpo_steps(chosen, rejected, accuracy, logps=(-1, -3)):
-    steps = pd.DataFrame({"chosen_reward": [0.0, chosen], "rejected_reward": [0.0, rejected], "accuracy": accuracy})
-    return steps.assign(chosen_logp=logps, rejected_logp=logps)
+def dpo_steps(chosen, rejected, accuracy, logps=(-1, -3), spread=0.01):
+    """Forty steps; tenths are of four. Values of the first and the last four, shaken by `spread` from step to step."""
+    shake = pd.Series([spread, -spread] * 20)
+    steps = pd.DataFrame({"chosen_reward": [0.0] * 36 + [chosen] * 4, "rejected_reward": [0.0] * 36 + [rejected] * 4})
+    steps = steps.assign(accuracy=[accuracy[0]] * 36 + [accuracy[1]] * 4).add(shake, axis=0)
+    return steps.assign(chosen_logp=[logps[0]] * 36 + [logps[1]] * 4, rejected_logp=-1.0, pairs=16)
 
 
 def test_displacement_needs_both_less_likely_than_at_the_start_and_preference_up():
     assert diagnose.dpo_ends(dpo_steps(-0.2, -0.6, [0.5, 0.7]))["displaced"] is True
     # other pairs in the last tenth, with lower log-probs: these very pairs got likelier
-    assert diagnose.dpo_ends(dpo_steps(0.1, -0.6, [0.5, 0.7], logps=(-1, -3)))["displaced"] is False
+    assert diagnose.dpo_ends(dpo_steps(0.1, -0.6, [0.5, 0.7]))["displaced"] is False
     assert diagnose.dpo_ends(dpo_steps(-0.2, -0.6, [0.7, 0.5]))["displaced"] is False
+    # a mean below 0 that lies within what steps differ by shows nothing
+    assert diagnose.dpo_ends(dpo_steps(-0.01, -0.6, [0.5, 0.7], spread=0.05))["displaced"] is False
     unlogged = diagnose.dpo_ends(pd.DataFrame({"accuracy": [0.5, 0.7]}))
     assert unlogged["displaced"] is None
     assert pd.isna(unlogged["chosen_logp_first"])
     assert unlogged["accuracy_last"] == 0.7
     assert diagnose.dpo_ends(dpo_steps(-0.2, -0.6, [0.5, 0.7]))["pushed_down"] == pytest.approx(1.5)
     assert pd.isna(unlogged["pushed_down"])
+
+
+def test_a_batch_of_one_pair_does_not_weigh_as_a_step():
+    steps = dpo_steps(-0.2, -0.6, [0.5, 0.7])
+    steps.loc[39, ["pairs", "chosen_logp"]] = 1, -60.0
+    assert diagnose.dpo_ends(steps)["chosen_logp_last"] == -3
+
+
+def test_a_trend_needs_more_than_two_different_tenths():
+    assert diagnose.trend(pd.Series([1, 2, 2, 3, 3, 4])) == "held"
+    assert diagnose.trend(pd.Series([4, 3, 3, 2, 2, 1])) == "wrong"
+    assert diagnose.trend(pd.Series([1, 3, 2, 1, 3, 2])) == "not shown"
+    assert diagnose.trend(pd.Series([2, 2, 2])) == "not shown"
+    assert pd.isna(diagnose.trend(pd.Series([1, None, 3])))
 
 
 def test_group_signal_by_hand():
@@ -60,10 +79,11 @@ def test_group_signal_by_hand():
 @pytest.mark.parametrize(
     ("constant", "says"),
     [
-        ([4, 4, 4], "GRPO never had a signal"),
-        ([1, 2, 4], "GRPO used up its own signal"),
-        ([3, 2, 3], "GRPO had little signal from the start"),
-        ([1, 3, 1], "GRPO kept its signal"),
+        ([4] * 6, "GRPO never had a signal"),
+        ([1, 1, 2, 3, 4, 4], "GRPO used up its own signal"),
+        ([0, 0, 1, 1, 2, 2], "GRPO lost part of its signal"),
+        ([3, 2, 3, 2, 3, 2], "GRPO had little signal from the start"),
+        ([1, 3, 1, 1, 3, 1], "GRPO kept its signal"),
     ],
 )
 def test_a_run_is_said_to_keep_its_signal_only_where_it_had_one(constant, says):
@@ -165,3 +185,8 @@ def test_null_test_pairs_documents_of_the_last_checkpoint_and_the_start():
     table = diagnose.null_table({0: run}, {0: start}, {0: [start, run]})
     assert table["birth_place_gold"].tolist() == [8] * 4
     assert table["p_holm"].notna().tolist() == [False, False, False, True]
+
+
+def test_joined_tables_say_their_seed_and_leave_out_what_is_not_there():
+    table = diagnose.joined({0: pd.DataFrame({"a": [1]}), 1: None, 2: pd.DataFrame({"a": [2]})})
+    assert table.to_dict("list") == {"a": [1, 2], "seed": [0, 2]}

@@ -8,45 +8,47 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from lib.report import compare, power
+from lib.report import compare, precision
 
 
 def test_smallest_significant_split_by_hand():
     # 2 / 2^5 = 0.0625 is not below 0.05; 2 / 2^6 = 0.031 is, and 2 (1 + 6) / 2^6 = 0.22 is not
-    assert [power.smallest_split(pairs, 0.05) for pairs in (0, 5, 6)] == [None, None, 6]
+    assert [precision.smallest_split(pairs, 0.05) for pairs in (0, 5, 6)] == [None, None, 6]
     # of 20: 5 against 15 has p 0.041, 6 against 14 has 0.115
-    assert power.smallest_split(20, 0.05) == 10
+    assert precision.smallest_split(20, 0.05) == 10
     for pairs in (6, 20, 137):
-        worse = (pairs - power.smallest_split(pairs, 0.05)) // 2
+        worse = (pairs - precision.smallest_split(pairs, 0.05)) // 2
         assert compare.mcnemar(worse, pairs - worse)[0] < 0.05 <= compare.mcnemar(worse + 1, pairs - worse - 1)[0]
 
 
 def test_power_by_hand():
     # 6 documents, all discordant, all but surely one way: significant only if all 6 fall there
-    assert power.power(6, 1.0, 0.8, 0.05) == pytest.approx(0.9**6)
-    assert power.power(5, 1.0, 1.0, 0.05) == 0  # five can never be enough
+    assert precision.power(6, 1.0, 0.8, 0.05) == pytest.approx(0.9**6)
+    assert precision.power(5, 1.0, 1.0, 0.05) == 0  # five can never be enough
     with pytest.raises(ValueError, match="expected 0 <= difference <= discordant"):
-        power.power(100, 0.1, 0.2, 0.05)
+        precision.power(100, 0.1, 0.2, 0.05)
 
 
 @pytest.mark.parametrize(("n", "discordant", "difference"), [(300, 0.2, 0.08), (1000, 0.1, 0.03), (2000, 0.07, 0.015)])
 def test_the_exact_power_is_a_little_below_the_normal_approximation(n, discordant, difference):
     # Connor 1987: n d^2 = (z_(alpha/2) sqrt(psi) + z_beta sqrt(psi - d^2))^2, solved for the power
     z = (difference * sqrt(n) - norm.isf(0.025) * sqrt(discordant)) / sqrt(discordant - difference**2)
-    assert norm.cdf(z) - 0.04 < power.power(n, discordant, difference, 0.05) < norm.cdf(z)
+    assert norm.cdf(z) - 0.04 < precision.power(n, discordant, difference, 0.05) < norm.cdf(z)
 
 
 def test_detectable_has_the_power_that_it_promises():
-    difference = power.detectable(1000, 0.1, 0.05)
-    assert power.power(1000, 0.1, difference, 0.05) == pytest.approx(0.8, abs=1e-3)
-    assert power.detectable(1000, 0.0, 0.05) is None
-    assert power.detectable(20, 0.1, 0.05) is None  # two documents that differ show nothing
+    difference = precision.detectable(1000, 0.1, 0.05)
+    assert precision.power(1000, 0.1, difference, 0.05) == pytest.approx(0.8, abs=1e-3)
+    assert precision.detectable(1000, 0.0, 0.05) is None
+    assert precision.detectable(20, 0.1, 0.05) is None  # two documents that differ show nothing
 
 
 def test_add_smallest_in_points_and_missing_without_a_test():
-    table = power.add_smallest(pd.DataFrame({"left_better": [14, 1, None], "right_better": [6, 1, None]}), 200, 0.05)
+    table = precision.add_smallest(
+        pd.DataFrame({"left_better": [14, 1, None], "right_better": [6, 1, None]}), 200, 0.05
+    )
     assert table.loc[0, "smallest"] == 100 * 10 / 200
-    assert table.loc[0, "detectable"] == pytest.approx(100 * power.detectable(200, 0.1, 0.05))
+    assert table.loc[0, "detectable"] == pytest.approx(100 * precision.detectable(200, 0.1, 0.05))
     assert table.loc[1:, ["smallest", "detectable"]].isna().all(axis=None)
 
 
@@ -94,5 +96,5 @@ def test_with_a_known_difference_the_power_is_as_computed():
     better, worse = (discordant + difference) / 2, (discordant - difference) / 2
     counts = np.random.default_rng(2).multinomial(n, [better, worse, 1 - discordant], size=studies)
     found = np.mean([b > c and p_value(b, c) < 0.05 for b, c, _ in counts])
-    computed = power.power(n, discordant, difference, 0.05)
+    computed = precision.power(n, discordant, difference, 0.05)
     assert abs(found - computed) < 3 * sqrt(computed * (1 - computed) / studies)

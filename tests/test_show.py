@@ -1,8 +1,11 @@
 """How numbers are written: a missing one is a dash or "not measured", never 0."""
 
+import re
+
 import pandas as pd
 import pytest
 
+from lib.paths import NOTEBOOKS
 from lib.report import show
 
 NAN = float("nan")
@@ -22,17 +25,29 @@ def test_values():
     assert show.moved(-1.691, -3.73) == "-1.69 to -3.73"
 
 
-def test_spent_has_a_price_where_one_applies_and_the_studys_for_the_study():
-    on_cpu = show.spender(show.timer(3600), show.pricer("cpu", 1.0, "USD", 4.41))
-    assert [on_cpu(0.5), on_cpu(0.133, "published"), on_cpu(NAN)] == ["1,800 s", "0.133 h, $0.59", "never"]
-    on_gpu = show.spender(show.timer(1), show.pricer("cuda", 2.0, "EUR", 4.41))
-    assert [on_gpu(0.01), on_gpu(NAN)] == ["0.01 h, EUR 0.02", "never"]
+@pytest.fixture
+def ours(monkeypatch):
+    """Sets in what our spend is written; the study's is in hours at $4.41."""
+
+    def write_in(*units):
+        monkeypatch.setitem(show.units, "here", show.Units(*units))
+        monkeypatch.setitem(show.units, "published", show.Units(1, "cuda", 4.41, "USD"))
+
+    return write_in
 
 
-def test_a_price_alone_says_never_and_on_a_cpu_a_dash():
-    priced = show.pricer("cuda", 2.0, "EUR", 4.41)
-    assert [priced(0.5), priced(NAN), priced(0.133, "published")] == ["EUR 1.00", "never", "$0.59"]
-    assert [show.pricer("cpu", 2.0, "USD", 4.41)(hours) for hours in (0.5, NAN)] == ["-", "-"]
+def test_spent_has_a_price_where_one_applies_and_the_studys_for_the_study(ours):
+    ours(3600, "cpu", 1.0, "USD")
+    assert [show.spent(0.5), show.spent(0.133, "published"), show.spent(NAN)] == ["1,800 s", "0.133 h, $0.59", "never"]
+    ours(1, "cuda", 2.0, "EUR")
+    assert [show.spent(0.01), show.spent(NAN)] == ["0.01 h, EUR 0.02", "never"]
+
+
+def test_a_price_alone_says_never_and_on_a_cpu_a_dash(ours):
+    ours(1, "cuda", 2.0, "EUR")
+    assert [show.priced(0.5), show.priced(NAN), show.priced(0.133, "published")] == ["EUR 1.00", "never", "$0.59"]
+    ours(1, "cpu", 2.0, "USD")
+    assert [show.priced(hours) for hours in (0.5, NAN)] == ["-", "-"]
 
 
 def test_multiples_at_the_ends_of_their_order():
@@ -54,10 +69,45 @@ def test_notes_turn_rows_into_one_text_a_seed(monkeypatch):
     assert glued == {"n": "3", "last": "0.5000 (seed 0), 0.2500 (seed 1)"}
 
 
-@pytest.mark.parametrize("drawn", [[], [pd.DataFrame({"step": [1]})]])
-def test_a_figure_without_numbers_says_so(monkeypatch, drawn):
-    glued = {}
-    monkeypatch.setattr(show, "glue", lambda key, value, display=True: glued.update({key: value}))
-    monkeypatch.setattr(show.plots, "picture", lambda figure, alt, caption: figure)
-    show.figure("dpo", len, drawn, "alt", "caption", absent="nothing was measured")
-    assert glued["figure_dpo"] == 1 if drawn else "nothing was measured" in glued["figure_dpo"].data
+@pytest.fixture
+def glued(monkeypatch):
+    """What is glued, by key; a picture is its drawing with its texts."""
+    found = {}
+    monkeypatch.setattr(show, "glue", lambda key, value, display=True: found.update({key: value}))
+    monkeypatch.setattr(show, "told", {"n": "200", "where": "here"})
+    monkeypatch.setattr(show.plots, "picture", lambda figure, alt, caption: (figure, alt, caption))
+    texts = {"tables": {"t": "Of {n}, {x}."}, "figures": {"f": {"alt": "A", "caption": "B {x}"}}}
+    texts["absent"] = {"table_t": "no {n}", "figure_f": "none"}
+    monkeypatch.setattr(show, "words", lambda: texts)
+    return found
+
+
+def test_a_table_has_its_caption_filled_and_says_so_where_it_has_no_rows(glued):
+    columns = {"a {where}": lambda row: f"{row.a:.1f}"}
+    show.table("t", pd.DataFrame({"a": [1.25]}), columns, x=3)
+    html = glued["table_t"].data
+    assert "Of 200, 3." in html and "<th>a here</th>" in html and "<td>1.2</td>" in html
+    with pytest.raises(ValueError, match="table_t names 'x', expected"):
+        show.table("t", pd.DataFrame({"a": [1.25]}), columns)
+    for none in (None, pd.DataFrame(columns=["a"])):
+        show.table("t", none, columns)
+        assert "no 200" in glued["table_t"].data
+
+
+def test_a_figure_has_its_texts_and_says_so_where_it_has_no_rows(glued):
+    show.figure("f", lambda rows, times: times * len(rows), pd.DataFrame({"step": [1]}), 5, x=3)
+    assert glued["figure_f"] == (5, "A", "B 3")
+    show.figure("f", len, pd.DataFrame(columns=["step"]))
+    assert "none" in glued["figure_f"].data
+
+
+def test_every_caption_is_of_a_table_or_figure_that_the_notebook_makes():
+    source = (NOTEBOOKS / "04_compare.py").read_text()
+    tables, figures, absent = (set(show.words()[part]) for part in ("tables", "figures", "absent"))
+    assert set(re.findall(r'show\.table\(\s*"(\w+)"', source)) == {t for t in tables if not t.startswith("findings_")}
+    assert set(re.findall(r'show\.figure\(\s*"(\w+)"', source)) == figures
+    assert (
+        {f"figure_{key}" for key in figures}
+        <= absent
+        <= {f"table_{t}" for t in tables} | {f"figure_{f}" for f in figures}
+    )

@@ -36,7 +36,10 @@ from lib.lean.trainer import OPTIONAL, SAVINGS, LeanGRPOTrainer
 from lib.paths import RESULTS
 
 PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine")
-ORDER = ("checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "lora", "norms")
+ORDER = (
+    "checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "mode", "lora",
+    "norms",
+)  # fmt: skip
 assert set(ORDER) == set(SAVINGS)
 
 

@@ -110,4 +110,5 @@ def variation(curves: dict[tuple[str, int], Curve], reruns: dict[tuple[str, int]
         row["widest"] = 100 * (steps["accuracy_x"] - steps["accuracy_y"]).abs().max()
         rows.append(row)
     columns = ["arm", "pair", "rerun", "left_accuracy", "right_accuracy", "difference", "left_better", "right_better"]
-    return pd.DataFrame(rows, columns=[*columns, "left_hours", "right_hours", "widest"])
+    table = pd.DataFrame(rows, columns=[*columns, "left_hours", "right_hours", "widest"])
+    return table.astype({"rerun": bool})  # so that `~` works without rows too

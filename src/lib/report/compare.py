@@ -140,12 +140,6 @@ def newest_within(arm: Curve, budget_hours: float) -> int | None:
     return None if budget_hours > arm.end_hours * (1 + 1e-9) or within == 0 else within - 1
 
 
-def accuracy_within(arm: Curve, budget_hours: float) -> float | None:
-    """Accuracy of the newest checkpoint within the budget; None once the run has ended before it."""
-    position = newest_within(arm, budget_hours)
-    return None if position is None else float(arm.points["accuracy"][position])
-
-
 def mcnemar_between(left: pd.Series, right: pd.Series) -> dict:
     """McNemar between two bool series indexed by document id: `left_better`, `right_better`, `p`, `mid_p`."""
     left_only, right_only = discordant(left, right)

@@ -48,6 +48,11 @@ def device_hours(billed_s: float, count: int) -> float:
     return float(billed_s) / 3600 * int(count)
 
 
+def total_hours(runs, key: str = "billed_s") -> float:
+    """Device-hours of some records together, of one of their seconds."""
+    return sum(device_hours(run.info[key], run.info["device"]["count"]) for run in runs)
+
+
 def unit(kind: str) -> str:
     """The unit of `device_hours` for a device kind: GPU-hours or CPU-hours."""
     if kind not in UNITS:

@@ -4,6 +4,7 @@ A column that a run did not log makes its summary missing (NaN), never 0.
 """
 
 import pandas as pd
+from scipy.stats import spearmanr, ttest_1samp, ttest_ind
 
 from lib import grpo
 from lib.data import FIELDS
@@ -25,11 +26,39 @@ def smooth(table: pd.DataFrame, steps: int) -> pd.DataFrame:
     return table.set_index("step").rolling(steps, min_periods=1).mean().reset_index()
 
 
+def joined(tables: dict[int, pd.DataFrame | None], smooth_steps: int | None = None) -> pd.DataFrame:
+    """Tables by seed as one with a column `seed`, each smoothed if asked for; None is left out."""
+    there = {seed: table for seed, table in tables.items() if table is not None}
+    if smooth_steps:
+        there = {seed: smooth(table, smooth_steps) for seed, table in there.items()}
+    rows = [table.assign(seed=seed) for seed, table in there.items()]
+    return pd.concat(rows) if rows else pd.DataFrame(columns=["seed"])
+
+
 def tenths(values: pd.Series) -> tuple[float, float, float]:
     """Means over the first, the middle and the last tenth of the steps (at least one step each), in step order."""
     size = max(1, len(values) // 10)
     middle = (len(values) - size) // 2
     return tuple(float(values.iloc[at : at + size].mean()) for at in (0, middle, len(values) - size))
+
+
+def full_batches(steps: pd.DataFrame) -> pd.DataFrame:
+    """DPO's steps without those of fewer pairs: the last batch of an epoch may hold a single pair."""
+    return steps[steps["pairs"] == steps["pairs"].max()] if "pairs" in steps else steps
+
+
+def trend(values: pd.Series, alpha: float = 0.05) -> str | float:
+    """Whether a measure rose over the steps: held, wrong (it fell), not shown; missing where it was not measured.
+
+    By Spearman's rank correlation with the step, two-sided at `alpha`. Steps draw other prompts, so without a change
+    they are exchangeable.
+    """
+    if values.isna().any() or values.empty:
+        return float("nan")
+    if values.nunique() < 2 or len(values) < 3:
+        return NOT_SHOWN
+    found = spearmanr(range(len(values)), values)
+    return NOT_SHOWN if not found.pvalue < alpha else HELD if found.statistic > 0 else WRONG
 
 
 def dpo_ends(steps: pd.DataFrame) -> dict:
@@ -38,20 +67,28 @@ def dpo_ends(steps: pd.DataFrame) -> dict:
     `chosen_reward`, `rejected_reward`: of the last tenth; beta times the change of log-prob against the shared start.
     `pushed_down`: the share of that tenth's margin that comes from rejected answers getting less likely.
     `displaced`: in the last tenth both are less likely than at the start, and preference accuracy rose (likelihood
-    displacement); None where one of them was not logged. Log-probs of the first and the last tenth would not do: they
-    are of other pairs, and differ by what these are.
+    displacement), each shown by a one-sided t-test over steps at preference.ALPHA; None where one of them was not
+    logged. Log-probs of the first and the last tenth would not do: they are of other pairs, and differ by what these
+    are. Only `full_batches` count.
     """
-    row: dict = {}
+    steps, row = full_batches(steps), {}
+    size = max(1, len(steps) // 10)
     for measure in DPO_MEASURES:
         row[f"{measure}_first"], _, row[f"{measure}_last"] = tenths(column(steps, measure))
     # TRL's rewards are beta times the changes against the reference, so their shares are those of the changes.
     for side in preference.SIDES:
         *_, row[f"{side}_reward"] = tenths(column(steps, f"{side}_reward"))
     row["pushed_down"] = preference.pushed_down(row["rejected_reward"], row["chosen_reward"] - row["rejected_reward"])
-    rise = row["accuracy_last"] - row["accuracy_first"]
-    known = not any(pd.isna(change) for change in (rise, row["chosen_reward"], row["rejected_reward"]))
-    fell = row["chosen_reward"] < 0 and row["rejected_reward"] < 0
-    return row | {"displaced": fell and rise > 0 if known else None}
+    sides = [column(steps, f"{side}_reward").tail(size) for side in preference.SIDES]
+    accuracy = column(steps, "accuracy")
+    if any(values.isna().any() for values in (*sides, accuracy)) or not len(steps):
+        return row | {"displaced": None}
+    shown = [ttest_1samp(values, 0, alternative="less").pvalue < preference.ALPHA for values in sides]
+    shown.append(
+        ttest_ind(accuracy.tail(size), accuracy.head(size), equal_var=False, alternative="greater").pvalue
+        < preference.ALPHA
+    )
+    return row | {"displaced": all(bool(s) for s in shown)}
 
 
 def dpo_sentence(displaced: bool | None, task: str) -> str | None:
@@ -79,7 +116,7 @@ def constant_groups(run) -> pd.DataFrame:
 def group_signal(steps: pd.DataFrame) -> dict:
     """GRPO's signal: zero-variance groups and entropy (nats per token) by tenths, and steps that moved nothing.
 
-    `zero_*`: share of groups whose rollouts all got one reward; `rose`: more in the last tenth than in the first. Of
+    `zero_*`: share of groups whose rollouts all got one reward; `rose`, `entropy_rose`: `trend` over all steps. Of
     these groups, the shares `constant_right`: every rollout is an exact record; `constant_between`: none is, but some
     field is right; `constant_wrong`: no field of any rollout is right.
     `gradient_zero`: share of steps with gradient norm exactly 0.
@@ -88,8 +125,8 @@ def group_signal(steps: pd.DataFrame) -> dict:
     share = constant / column(steps, "groups")
     row = {"zero_all": share.mean()}
     row["zero_first"], row["zero_middle"], row["zero_last"] = tenths(share)
-    row["rose"] = row["zero_last"] > row["zero_first"] if share.notna().any() else float("nan")
     row["entropy_first"], _, row["entropy_last"] = tenths(column(steps, "entropy"))
+    row["rose"], row["entropy_rose"] = trend(share), trend(column(steps, "entropy"))
     gradient = column(steps, "grad_norm")
     row["gradient_zero"] = float((gradient == 0).mean()) if gradient.notna().all() else float("nan")
     for which, counts in kinds_of_groups(steps).items():
@@ -106,16 +143,19 @@ def kinds_of_groups(steps: pd.DataFrame) -> dict[str, pd.Series]:
 def signal_sentence(row: dict) -> str | None:
     """What became of one GRPO run's signal; `row` of `group_signal`. None where groups were not counted.
 
-    It was kept only where less than half of the groups were constant in the first tenth and no more in the last.
+    It was used up only where most groups of the last tenth are constant and more than before, and kept only where less
+    than half are in the first tenth and no rise is shown.
     """
     if pd.isna(row["rose"]):
         return None
     if row["zero_all"] == 1:
         return "GRPO never had a signal: every group was without variance in reward, from the first step to the last"
-    more = "groups without variance in reward became more frequent from first to last tenth"
-    if row["rose"]:
-        return f"GRPO used up its own signal: {more}"
-    less = more.replace("became", "did not become")
+    more = "groups without variance in reward became more frequent over the steps"
+    if row["rose"] == HELD:
+        if row["zero_last"] > 0.5:
+            return f"GRPO used up its own signal: {more}, to more than half"
+        return f"GRPO lost part of its signal: {more}, to less than half"
+    less = more.replace("became more frequent", "are not shown to become more frequent")
     if row["zero_first"] >= 0.5:
         return f"GRPO had little signal from the start: half of the groups or more were without it, and {less}"
     return f"GRPO kept its signal: {less}"
@@ -149,6 +189,12 @@ def signal_tenths(steps: pd.DataFrame) -> pd.DataFrame:
     }
     rows = [(name, *tenths(values.astype(float))) for name, values in measures.items()]
     return pd.DataFrame(rows, columns=["measure", "first", "middle", "last"])
+
+
+def signal_table(steps: dict[int, pd.DataFrame]) -> pd.DataFrame:
+    """`signal_tenths` of each seed side by side, `<first, middle, last>_<seed>`; what no run logged is left out."""
+    own = [signal_tenths(table).set_index("measure").add_suffix(f"_{seed}") for seed, table in steps.items()]
+    return pd.concat(own, axis=1).dropna(how="all").reset_index()
 
 
 def by_step(steps: pd.DataFrame) -> pd.DataFrame:

@@ -102,3 +102,20 @@ def ceiling(last: dict[str, pd.DataFrame]) -> tuple[dict, pd.DataFrame]:
         errors = int(table.sum(axis=None))
         counts[arm] = len(none) / errors if errors else float("nan")
     return counts, none.sort_values(["alike", "field", "id"], ascending=[False, True, True])
+
+
+def written(value) -> str:
+    return "null" if value is None or value != value else str(value)
+
+
+def ceiling_tables(found: dict[int, tuple], documents: dict, examples: int = 6) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Of `ceiling` by seed: the counts, a row a seed; and the first `examples` fields of each with `label` and `text`.
+
+    documents: held-out documents by id, those that are at hand.
+    """
+    counts = pd.DataFrame([{"seed": seed} | dict.fromkeys(compare.NAMES) | own for seed, (own, _) in found.items()])
+    rows = pd.concat([rows.head(examples).assign(seed=seed) for seed, (_, rows) in found.items()])
+    known = [documents.get(id_) for id_ in rows["id"]]
+    rows["label"] = [d and written(d[field]) or "-" for d, field in zip(known, rows["field"], strict=True)]
+    rows["text"] = [d["text"] if d else "not at hand" for d in known]
+    return counts.astype(dict.fromkeys(compare.NAMES, float)), rows

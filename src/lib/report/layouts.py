@@ -1,28 +1,45 @@
 """Columns of the tables on the pages: {title: function of a row that gives the cell's text}. No numbers are made here.
 
-A layout that needs to know more than its row is a function of it: `timed` writes hours (`show.timer`), `priced` their
-price (`show.pricer`), `spent` both (`show.spender`); `dpo_seeds` are the seeds that have a DPO run.
+A layout that needs to know more than its row is a function of it; `dpo_seeds` are the seeds that have a DPO run.
+A name in braces in a title is a text that was glued before (`show.table`).
 """
 
 import pandas as pd
 
+from lib.report.budgets import PAIRS
 from lib.report.compare import LETTERS, NAMES
 from lib.report.diagnose import MISTAKES, NULLABLE
+from lib.report.errors import written
 from lib.report.outcomes import HELD, NOT_MEASURED, WRONG
-from lib.report.show import accuracy, entered, moved, number, only, p_value, percent, run_name, tenths, times, versus
+from lib.report.show import accuracy, entered, moved, number, p_value, percent, priced, spent, timed, times, versus
 
 NO_BREAK = "\u00a0"  # a space at which narrow columns do not break a line
-RUN = {"run": run_name}
-TESTED = {  # the last columns of every table with a test
-    "p": lambda row: p_value(row.p),
-    "p (Holm)": lambda row: p_value(row.p_holm),
-    "mid-p": lambda row: p_value(row.mid_p),
-}
+RUN = {"run": lambda row: f"{row.source}, seed {row.seed}"}
+ARM = {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}"}
+SEED = {"seed": lambda row: str(row.seed)}
+FIELD = {"field": lambda row: row.field.replace("_", " ")}
+NAMED = {"run": lambda row: row.run}
+PART = {"part": lambda row: row.part}
+
+
+def only(name: str, form):
+    """A function of a row that writes one of its values."""
+    return lambda row: form(getattr(row, name))
 
 
 def columns(names: dict[str, str], form) -> dict:
     """Columns that write one value each: {title: name in the row}, all in the same form."""
     return {title: only(name, form) for title, name in names.items()}
+
+
+# the last columns of every table with a test
+TESTED = columns({"p": "p", "p (Holm)": "p_holm", "mid-p": "mid_p"}, p_value)
+FIRST_SECOND = columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
+
+
+def written_as(form: str, names: dict[str, str]) -> dict:
+    """`columns` of numbers with one format; a dash where they are missing."""
+    return columns(names, lambda value: number(value, form))
 
 
 def counts(value) -> str:
@@ -38,11 +55,10 @@ def better(title: str) -> dict:
     return {title: lambda row: versus(row.left_better, row.right_better)}
 
 
-def pair_name(row) -> str:
-    return f"{LETTERS[row.left]} and {LETTERS[row.right]}, seed {row.seed}".replace(" ", NO_BREAK)
+PAIR = {"pair": lambda row: f"{LETTERS[row.left]} and {LETTERS[row.right]}, seed {row.seed}".replace(" ", NO_BREAK)}
 
 
-def hours(timed, titles: dict[str, str]) -> dict:
+def hours(titles: dict[str, str]) -> dict:
     """Columns of hours, {title: name in the row}; a dash where they are missing, and no line break before the unit."""
 
     def column(name):
@@ -55,54 +71,40 @@ def hours(timed, titles: dict[str, str]) -> dict:
     return {title: column(name) for title, name in titles.items()}
 
 
-def final(spent, timed, unit: str) -> dict:
-    return (
-        {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}"}
-        | RUN
-        | columns({"start": "start", "last": "last", "best": "best"}, accuracy)
-        | hours(timed, {"best at": "best_hours"})
-        | {f"spent ({unit})": lambda row: spent(row.hours, row.source)}
-        | {"from scratch": lambda row: "-" if pd.isna(row.from_scratch_hours) else spent(row.from_scratch_hours)}
-        | better("last / start better")
-        | TESTED
-    )
+BUDGET = hours({"budget": "budget_hours"})
 
-
-def equal_spend(timed, dpo_seeds) -> dict:
-    def dpo(row):
-        return (
-            "not run" if row.source == "here" and row.seed not in dpo_seeds else entered(row.dpo_accuracy, row.dpo_step)
-        )
-
-    own = {
-        "A": lambda row: entered(row.left_accuracy, row.left_step),
-        "C GRPO": lambda row: entered(row.right_accuracy, row.right_step),
-        "B DPO": dpo,
-    }
-    return hours(timed, {"budget": "budget_hours"}) | RUN | own | better("A / C better") | TESTED
-
-
-ALL_BUDGETS = RUN | columns(
-    {
-        "A's budgets": "budgets",
-        "compared": "compared",
-        "C's own": "own",
-        "A ahead": "left_wins",
-        "C ahead": "right_wins",
-    }
-    | {"A ahead (Holm)": "left_wins_holm", "C ahead (Holm)": "right_wins_holm"},
-    counts,
+FINAL = (
+    ARM
+    | RUN
+    | columns({"start": "start", "last": "last", "best": "best"}, accuracy)
+    | hours({"best at": "best_hours"})
+    | {"spent ({unit})": lambda row: spent(row.hours, row.source)}
+    | {"from scratch": lambda row: "-" if pd.isna(row.from_scratch_hours) else spent(row.from_scratch_hours)}
+    | better("last / start better")
+    | {title: TESTED[title] for title in ("p", "p (Holm)")}  # mid-p is in the download
 )
 
 
-def pairs(timed) -> dict:
-    return (
-        {"pair": pair_name}
-        | hours(timed, {"budget": "budget_hours"})
-        | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
-        | better("first / second better")
-        | TESTED
-    )
+def entering(title: str, side: str) -> dict:
+    """The accuracy that one side enters a budget with."""
+    return {title: lambda row: entered(getattr(row, f"{side}_accuracy"), getattr(row, f"{side}_step"))}
+
+
+def equal_spend(dpo_seeds) -> dict:
+    own = entering("A", "left") | entering("C GRPO", "right") | entering("B DPO", "dpo")
+    dpo = own["B DPO"]
+    own["B DPO"] = lambda row: "not run" if row.source == "here" and row.seed not in dpo_seeds else dpo(row)
+    return BUDGET | RUN | own | better("A / C better") | TESTED
+
+
+ALL_BUDGETS = (
+    RUN
+    | columns({"A's budgets": "budgets", "compared": "compared", "C's own": "own"}, counts)
+    | columns({"A ahead": "left_wins", "C ahead": "right_wins"}, counts)
+    | columns({"A ahead (Holm)": "left_wins_holm", "C ahead (Holm)": "right_wins_holm"}, counts)
+)
+
+OTHER_PAIRS = PAIR | BUDGET | FIRST_SECOND | better("first / second better") | TESTED
 
 
 def points(value) -> str:
@@ -114,26 +116,22 @@ def difference(row) -> str:
     return f"{points(row.difference)} ({points(row.low)} to {points(row.high)})"
 
 
-SMALLEST = columns(
-    {"smallest significant": "smallest", "detectable, 80% power": "detectable"}, lambda value: number(value, ".1f")
+SMALLEST = written_as(".1f", {"smallest significant": "smallest", "detectable, 80% power": "detectable"})
+
+BUDGETS = (
+    PAIR
+    | BUDGET
+    | entering("first", "left")
+    | entering("second", "right")
+    | better("first / second better")
+    | {"difference (points)": difference}
+    | TESTED
+    | SMALLEST
 )
 
 
-def budgets(timed) -> dict:
-    return (
-        {"pair": pair_name}
-        | hours(timed, {"budget": "budget_hours"})
-        | {"first": lambda row: entered(row.left_accuracy, row.left_step)}
-        | {"second": lambda row: entered(row.right_accuracy, row.right_step)}
-        | better("first / second better")
-        | {"difference (points)": difference}
-        | TESTED
-        | SMALLEST
-    )
-
-
 BUDGETS_SUMMARY = (
-    {"pair": pair_name}
+    PAIR
     | columns({"budgets": "compared"}, counts)
     | {"first / second ahead": lambda row: versus(row.left_wins, row.right_wins)}
     | {"ahead (Holm)": lambda row: versus(row.left_wins_holm, row.right_wins_holm)}
@@ -141,19 +139,18 @@ BUDGETS_SUMMARY = (
     | SMALLEST
 )
 
+VARIATION = (
+    ARM
+    | {"runs": lambda row: row.pair}
+    | FIRST_SECOND
+    | columns({"difference (points)": "difference"}, points)
+    | better("first / second better")
+    | written_as(".1f", {"widest at one step (points)": "widest"})
+    | hours({"first spent": "left_hours", "second spent": "right_hours"})
+)
 
-def variation(timed) -> dict:
-    return (
-        {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}", "runs": lambda row: row.pair}
-        | columns({"first": "left_accuracy", "second": "right_accuracy"}, accuracy)
-        | columns({"difference (points)": "difference"}, points)
-        | better("first / second better")
-        | columns({"widest at one step (points)": "widest"}, lambda value: number(value, ".1f"))
-        | hours(timed, {"first spent": "left_hours", "second spent": "right_hours"})
-    )
 
-
-def reach_hold(timed, priced, dpo_seeds) -> dict:
+def reach_hold(dpo_seeds) -> dict:
     def dpo(write):
         return lambda r: write(r.dpo_hours) if r.source == "here" and r.seed in dpo_seeds else "-"
 
@@ -162,10 +159,13 @@ def reach_hold(timed, priced, dpo_seeds) -> dict:
         for name, write in ((title, timed), (f"{LETTERS[arm]}, price", priced)):
             layout |= {name: lambda row, arm=arm, write=write: write(getattr(row, f"{arm}_hours"), row.source)}
     layout |= {"B DPO": dpo(timed), "B, price": dpo(priced)}
-    return layout | columns({"C / A": "multiple", "C / A, first touch": "touch_multiple"}, times)
+    return layout | {"C / A": at_least, "C / A, first touch": lambda row: at_least(row, "touch_")}
 
 
-RULES = {"hold": "reach and hold", "touch": "first touch"}
+def at_least(row, prefix: str = "") -> str:
+    """A multiple, marked where it is a lower bound: its base was there at the first checkpoint, so before it."""
+    bound = getattr(row, f"{prefix}at_least", None)
+    return ("at least " if pd.notna(bound) and bound else "") + times(getattr(row, f"{prefix}multiple"))
 
 
 def multiples(row) -> str:
@@ -174,39 +174,39 @@ def multiples(row) -> str:
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)
 
 
-REACH_RESAMPLED = (
-    {"target": lambda row: f"{row.of}, seed {row.seed}", "rule": lambda row: RULES[row.rule]}
-    | {"C / A, median": lambda row: times(row.median)}
-    | {"C / A, interval": multiples}
-    | columns({"A sooner": "sft_sooner", "A never": "sft_never", "C never": "grpo_never"}, percent)
-    | columns({"A at the start": "sft_at_start"}, percent)
+REACH_RESAMPLED = {
+    "target": lambda row: f"{row.of}, seed {row.seed}",
+    "rule": lambda row: {"hold": "reach and hold", "touch": "first touch"}[row.rule],
+    "C / A, median": only("median", times),
+    "C / A, interval": multiples,
+    **columns({"A sooner": "sft_sooner", "A never": "sft_never", "C never": "grpo_never"}, percent),
+    "A at the start": only("sft_at_start", percent),
+}
+
+
+def held(arm: str):
+    """Hours to hold a target under a rule of the bill; one that could not be applied says nothing, else "never"."""
+    return lambda row: "-" if row.sft_grpo == NOT_MEASURED else timed(getattr(row, f"{arm}_hours"))
+
+
+def leads(left: str, right: str):
+    """Who leads under a rule of the bill, with p after Holm."""
+    said = {HELD: f"{LETTERS[left]} leads", WRONG: f"{LETTERS[right]} leads"}
+
+    def cell(row):
+        outcome, p, start = (getattr(row, f"{left}_{right}{what}") for what in ("", "_p", "_start"))
+        return said.get(outcome, outcome) + ("" if pd.isna(p) else f", p {p_value(p)}") + start
+
+    return cell
+
+
+RULES = (
+    {"rule": lambda row: row.rule}
+    | SEED
+    | {f"{LETTERS[left]} and {LETTERS[right]}": leads(left, right) for left, right in PAIRS}
+    | {"A holds C's last": held("sft"), "C holds it": held("grpo")}
+    | columns({"C / A": "multiple"}, times)
 )
-
-
-def other_rules(timed, pairs) -> dict:
-    """pairs: (left, right) arms; who leads in each, and its p after Holm."""
-
-    def held(arm):
-        # A rule that could not be applied says nothing; under any other, missing hours are a "never".
-        return lambda row: "-" if row.sft_grpo == NOT_MEASURED else timed(getattr(row, f"{arm}_hours"))
-
-    def leads(left, right):
-        said = {HELD: f"{LETTERS[left]} leads", WRONG: f"{LETTERS[right]} leads"}
-
-        def cell(row):
-            outcome = getattr(row, f"{left}_{right}")
-            p = getattr(row, f"{left}_{right}_p")
-            start = getattr(row, f"{left}_{right}_start")
-            return said.get(outcome, outcome) + ("" if pd.isna(p) else f", p {p_value(p)}") + start
-
-        return {f"{LETTERS[left]} and {LETTERS[right]}": cell}
-
-    layout = {"rule": lambda row: row.rule, "seed": lambda row: str(row.seed)}
-    for pair in pairs:
-        layout |= leads(*pair)
-    told = {"A holds C's last": held("sft"), "C holds it": held("grpo")}
-    return layout | told | columns({"C / A": "multiple"}, times)
-
 
 ATTEMPTS = columns({name: name for name in ("run", "device", "attempts", "interrupted")}, str) | columns(
     {"billed (s)": "billed_s", "evaluation (s)": "evaluation_s", "loading again (s)": "resume_s", "lost (s)": "lost_s"},
@@ -243,50 +243,43 @@ DPO = RUN | {
     "margin from rejected falling": lambda row: number(row.pushed_down, ".0%"),
 }
 
-DPO_PAIRS = (
-    {"run": lambda row: f"seed {row.seed}"}
-    | {"pairs": lambda row: f"{row.pairs} of {row.set}", "step": lambda row: f"{row.step:.0f}"}
-    | columns({"chosen, sum": "chosen", "rejected, sum": "rejected"}, "{:+.2f}".format)
-    | columns({"chosen, per token": "chosen_token", "rejected, per token": "rejected_token"}, "{:+.3f}".format)
-    | columns({"margin": "margin"}, "{:+.2f}".format)
-    | {
-        "from rejected falling": lambda row: number(row.pushed_down, ".0%"),
-        "preference accuracy": lambda row: number(row.preference, ".2f"),
-        "greedy answer, per token": lambda row: number(row.greedy_token, ".3f"),
-        "exact": lambda row: number(row.exact, ".4f"),
-        "alarm": lambda row: ", ".join(a for a in ("displaced", "parted") if getattr(row, a) == 1) or "-",
-    }
-)
+DPO_PAIRS = {
+    "run": lambda row: f"seed {row.seed}",
+    "pairs": lambda row: f"{row.pairs} of {row.set}",
+    "step": lambda row: f"{row.step:.0f}",
+    **written_as("+.2f", {"chosen, sum": "chosen", "rejected, sum": "rejected"}),
+    **written_as("+.3f", {"chosen, per token": "chosen_token", "rejected, per token": "rejected_token"}),
+    **written_as("+.2f", {"margin": "margin"}),
+    **written_as(".0%", {"from rejected falling": "pushed_down"}),
+    **written_as(".2f", {"preference accuracy": "preference"}),
+    **written_as(".3f", {"greedy answer, per token": "greedy_token"}),
+    **written_as(".4f", {"exact": "exact"}),
+    "alarm": lambda row: ", ".join(a for a in ("displaced", "parted") if getattr(row, a) == 1) or "-",
+}
 
-MISTAKES_BY_CHECKPOINT = (
-    {"step": lambda row: str(row.step)}
-    | fields(("name", *NULLABLE), lambda row, field: " / ".join(str(getattr(row, f"{field}_{m}")) for m in MISTAKES))
-    | columns({"invalid": "invalid"}, str)
+OF_FIELDS = fields(
+    ("name", *NULLABLE), lambda row, field: " / ".join(str(getattr(row, f"{field}_{m}")) for m in MISTAKES)
 )
+INVALID = {"invalid": lambda row: str(row.invalid)}
+
+MISTAKES_BY_CHECKPOINT = {"step": lambda row: str(row.step)} | OF_FIELDS | INVALID
 
 FIELD_CHANGES = (
-    {"seed": lambda row: str(row.seed), "field": lambda row: row.field.replace("_", " ")}
+    SEED
+    | FIELD
     | {m: lambda row, m=m: f"{getattr(row, f'{m}_first')} to {getattr(row, f'{m}_last')}" for m in MISTAKES}
     | better("right only at the end / only at the start")
     | TESTED
 )
 
-CEILING = {
-    "seed": lambda row: str(row.seed),
-    "fields that any arm has not right": lambda row: counts(row.any),
-    "that no arm has right": lambda row: counts(row.all),
-    "of these, all arms answer alike": lambda row: counts(row.alike),
-} | {f"of {NAMES[arm]}'s errors": only(arm, percent) for arm in NAMES}
+CEILING = (
+    SEED
+    | columns({"fields that any arm has not right": "any", "that no arm has right": "all"}, counts)
+    | columns({"of these, all arms answer alike": "alike"}, counts)
+    | columns({f"of {NAMES[arm]}'s errors": arm for arm in NAMES}, percent)
+)
 
-
-def written(value) -> str:
-    return "null" if value is None or value != value else str(value)
-
-
-EXAMPLES = {
-    "document": lambda row: row.id,
-    "seed": lambda row: str(row.seed),
-    "field": lambda row: row.field.replace("_", " "),
+EXAMPLES = {"document": lambda row: row.id, **SEED, **FIELD} | {
     "answers": lambda row: written(row.answers[0]) if row.alike else " / ".join(map(written, row.answers)),
     "label": lambda row: row.label,
     "text": lambda row: row.text,
@@ -302,23 +295,18 @@ def signal(seeds) -> dict:
     return {"first / middle / last tenth": lambda row: row.measure} | {f"seed {seed}": cell(seed) for seed in seeds}
 
 
-TENTHS = {"measure": lambda row: row.measure} | {
-    f"{at} tenth": only(at, lambda value: number(value, ".3g")) for at in ("first", "middle", "last")
-}
+TENTHS = {"measure": lambda row: row.measure}
+TENTHS |= written_as(".3g", {f"{at} tenth": at for at in ("first", "middle", "last")})
 
-NULL_ALARM = {
-    "seed": lambda row: str(row.seed),
-    "field": lambda row: row.field.replace("_", " "),
+NULL_ALARM = {**SEED, **FIELD} | {
     "alarm in this run": lambda row: "-" if pd.isna(row.alarm) else f"step {row.alarm:.0f}",
-    "false alarms": lambda row: percent(row.false_alarms, ".1%"),
-    "collapses found": lambda row: number(row.found, ".1%"),
-    "delay, median (steps)": lambda row: number(row.delay, ".0f"),
-    "ninth decile (steps)": lambda row: number(row.delay_90, ".0f"),
-    "null rate by then": lambda row: number(row.null_rate, ".0%"),
+    "false alarms": only("false_alarms", percent),
+    **written_as(".1%", {"collapses found": "found"}),
+    **written_as(".0f", {"delay, median (steps)": "delay", "ninth decile (steps)": "delay_90"}),
+    **written_as(".0%", {"null rate by then": "null_rate"}),
 }
 
-DIVERGENCE = {
-    "seed": lambda row: str(row.seed),
+DIVERGENCE = SEED | {
     "step": lambda row: f"{row.step}",
     "reward since the checkpoint before": lambda row: f"{row.reward:.4f}",
     "exact": lambda row: accuracy(row.accuracy),
@@ -330,9 +318,9 @@ DIVERGENCE = {
 
 ERRORS = (
     {"arm": lambda row: f"{NAMES.get(row.arm, 'shared start')}, seed {row.seed}"}
-    | fields(("name", *NULLABLE), lambda row, field: " / ".join(str(getattr(row, f"{field}_{m}")) for m in MISTAKES))
+    | OF_FIELDS
     | columns({"places' share": "places_share"}, percent)
-    | columns({"invalid": "invalid"}, str)
+    | INVALID
 )
 
 
@@ -343,7 +331,7 @@ def bill(parts: pd.DataFrame, published: pd.DataFrame) -> dict:
         values = parts[measure, seed]
         return lambda row: "missing" if pd.isna(values[row.part]) else format(values[row.part], form)
 
-    layout = {"part": lambda row: row.part}
+    layout = dict(PART)
     for seed in parts["share"]:
         layout |= {f"s, seed {seed}": cell("seconds", seed, ",.1f"), f"share, seed {seed}": cell("share", seed, ".1%")}
     return layout | {
@@ -390,13 +378,13 @@ def bills(by_run: pd.DataFrame) -> dict:
         seconds, shares = by_run["seconds", run], by_run["share", run]
         return lambda row: "-" if pd.isna(seconds[row.part]) else f"{seconds[row.part]:,.1f} ({shares[row.part]:.1%})"
 
-    return {"part": lambda row: row.part} | {run: cell(run) for run in by_run["share"]}
+    return PART | {run: cell(run) for run in by_run["share"]}
 
 
-SHARES = {"part": lambda row: row.part, "seconds": scaled("seconds", ",.2f"), "share": scaled("share", ".1%")}
+SHARES = {**PART, "seconds": scaled("seconds", ",.2f"), "share": scaled("share", ".1%")}
 
 LEDGER = {
-    "run": lambda row: row.run,
+    **NAMED,
     "unaccounted": scaled("unaccounted", ".2%"),
     "worst step": lambda row: "-" if pd.isna(row.worst_step) else f"{row.worst_share:.1%} (step {row.worst_step:.0f})",
     "device to host": scaled("device_gap", "+.3%"),
@@ -406,7 +394,7 @@ LEDGER = {
 }
 
 WORK = {
-    "run": lambda row: row.run,
+    **NAMED,
     "tokens through the trainer": scaled("tokens", ",.0f"),
     "trained tokens a second": scaled("tokens_per_s", ",.0f"),
     "utilisation (MFU)": scaled("utilisation", ".1%"),
@@ -419,7 +407,7 @@ WORK = {
 }
 
 PASSES = {
-    "run": lambda row: row.run,
+    **NAMED,
     "pass": lambda row: row.kind.removeprefix("forward_"),
     "rows": scaled("rows", ",.0f"),
     "real tokens": scaled("tokens", ",.0f"),
@@ -432,17 +420,17 @@ PASSES = {
 TOKENS = RUN | columns({"steps": "steps", "through each trainer pass": "trainer", "generated": "generated"}, counts)
 TOKENS |= {"ratio": lambda row: number(row.ratio, ".2g")}
 
+
+def tenths(row) -> str:
+    """Shares of zero-variance groups in the first, middle and last tenth."""
+    return " / ".join(percent(share, ".0%") for share in (row.zero_first, row.zero_middle, row.zero_last))
+
+
 GROUPS = (
     RUN
     | {"zero-variance groups": tenths}
-    | columns(
-        {
-            "of these, all right": "constant_right",
-            "equal in between": "constant_between",
-            "all wrong": "constant_wrong",
-        },
-        percent,
-    )
+    | columns({"of these, all right": "constant_right", "equal in between": "constant_between"}, percent)
+    | columns({"all wrong": "constant_wrong"}, percent)
     | {"entropy": change("entropy", ".4f")}
     | columns({"steps with gradient exactly 0": "gradient_zero"}, percent)
 )
@@ -463,18 +451,15 @@ CLAIMS = columns(
     str,
 )
 
-PREDICTIONS = (
-    columns({"statement": "statement", "rule": "rule"}, str)
-    | {"here": lambda row: row.here}
-    | columns({"probability": "probability"}, "{:.0%}".format)
-    | columns({"came out": "outcome"}, str)
-    | {"Brier": lambda row: number(row.brier, ".3f")}
-    | columns({"seen before": "seen"}, str)
-)
+PREDICTIONS = {
+    **columns({"statement": "statement", "rule": "rule", "here": "here"}, str),
+    "probability": only("probability", "{:.0%}".format),
+    "came out": only("outcome", str),
+    "Brier": lambda row: number(row.brier, ".3f"),
+    "seen before": only("seen", str),
+}
 
 
 def quantities(seeds) -> dict:
     """Of rows with a `name` and one column a seed, `seed_<seed>`."""
-    return columns({"quantity": "name"}, str) | columns(
-        {f"seed {seed}": f"seed_{seed}" for seed in seeds}, lambda value: number(value, ".4g")
-    )
+    return columns({"quantity": "name"}, str) | written_as(".4g", {f"seed {seed}": f"seed_{seed}" for seed in seeds})

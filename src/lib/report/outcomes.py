@@ -47,6 +47,12 @@ def sooner(row) -> str:
     return NOT_SHOWN if row.sft_hours == row.grpo_hours else counted(row.sft_hours < row.grpo_hours)
 
 
+def more_wins(row) -> str:
+    """Whether left wins, after Holm, at more budgets than right; `row` of `compare.all_budgets_table`."""
+    more = row.left_wins_holm - row.right_wins_holm
+    return NOT_MEASURED if not row.compared else NOT_SHOWN if more == 0 else counted(more > 0)
+
+
 def by_seed(texts: dict[int, str]) -> str:
     """One text a seed, as a phrase: "0.889 (seed 0), 0.886 (seed 1)"."""
     between = "; " if any("," in text for text in texts.values()) else ", "
@@ -63,6 +69,12 @@ def across_seeds(sentences: dict[int, str | None], unknown: str) -> str:
         return unknown
     text = next(iter(known.values())) if len(set(known.values())) == 1 else by_seed(known)
     return text if len(known) == len(sentences) else f"{text}; measured in {len(known)} of {len(sentences)} seeds"
+
+
+def each_seed(rows: pd.DataFrame, tell, seeds=None, unknown: str = "not measured") -> str:
+    """`across_seeds` of what `tell` says of each seed's rows; one of `seeds` (default: all of `rows`) may have none."""
+    own = dict(list(rows.groupby("seed")))
+    return across_seeds({s: tell(own[s]) if s in own else None for s in (own if seeds is None else seeds)}, unknown)
 
 
 def either(values: dict, yes: str, no: str, unknown: str) -> str:

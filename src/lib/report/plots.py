@@ -22,6 +22,7 @@ PALETTE = sns.color_palette("colorblind")
 ARM_COLOURS = {"sft": PALETTE[0], "dpo": PALETTE[1], "grpo": PALETTE[2]}
 SEED_STYLES = ["-", "--", ":", "-."]
 GREY = "0.45"
+SIDES = {"chosen": PALETTE[0], "rejected": PALETTE[3]}
 # How a field was answered: one colour everywhere.
 ANSWER_COLOURS = {"null": PALETTE[5], "null_expected": PALETTE[2], "missing": PALETTE[4], "wrong": PALETTE[3]}
 ANSWER_COLOURS["spurious"] = PALETTE[0]
@@ -49,13 +50,20 @@ def seed_handles(seeds: list[int]) -> list[Line2D]:
     return [Line2D([], [], color=GREY, linestyle=seed_style(seed), label=f"seed {seed}") for seed in seeds]
 
 
+def colour_handles(colours: dict, **how) -> list[Line2D]:
+    """Legend entries that explain colours: {label: colour}."""
+    return [Line2D([], [], color=colour, label=label, **how) for label, colour in colours.items()]
+
+
 def cost_curves(points: pd.DataFrame, arm_names: dict[str, str], unit: str, zoom: float, title: str) -> Figure:
-    """Accuracy against what was spent: the whole of every run, and the first `zoom` of it.
+    """Accuracy against what was spent: the whole of every run, and, where that is much less, the first `zoom` of it.
 
     points: one row a checkpoint: `arm`, `seed`, `spent`, `accuracy`, in the order saved. unit: of `spent` and `zoom`,
     such as GPU-hours.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+    panels = 2 if zoom < 0.7 * points["spent"].max() else 1
+    figure, axes = plt.subplots(1, panels, figsize=(10, 4.4), sharey=True, squeeze=False, layout="constrained")
+    axes = axes[0]
     for axis in axes:
         for (arm, seed), line in points.groupby(["arm", "seed"], sort=False):
             axis.plot(
@@ -65,10 +73,12 @@ def cost_curves(points: pd.DataFrame, arm_names: dict[str, str], unit: str, zoom
     axes[0].set_ylabel("exact records, share of held-out documents")
     axes[0].set_xlim(left=0)
     axes[0].set_title("every run to its end", loc="left", fontsize=10)
-    axes[1].set_xlim(0, zoom)
-    axes[1].set_title(f"the first {zoom:.3g} {unit}", loc="left", fontsize=10)
-    arms = [Line2D([], [], color=ARM_COLOURS[arm], label=arm_names[arm]) for arm in points["arm"].unique()]
-    axes[0].legend(handles=arms + seed_handles(sorted(points["seed"].unique())), loc="lower right", fontsize=9)
+    if panels == 2:
+        axes[1].set_xlim(0, zoom)
+        axes[1].set_title(f"the first {zoom:.3g} {unit}", loc="left", fontsize=10)
+    arms = colour_handles({arm_names[arm]: ARM_COLOURS[arm] for arm in points["arm"].unique()})
+    handles = arms + seed_handles(sorted(points["seed"].unique()))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
     figure.suptitle(textwrap.fill(title, 95), x=0.01, ha="left", fontsize=12, fontweight="bold")
     return figure
 
@@ -120,18 +130,14 @@ def dpo_training(lines: pd.DataFrame) -> Figure:
     panels = [("", "log-prob, sum over completion (nats)"), ("_token", "log-prob per token (nats)")]
     for axis, (suffix, label) in zip(axes, panels, strict=False):
         for seed, line in lines.groupby("seed"):
-            for answer, colour in (("chosen", PALETTE[0]), ("rejected", PALETTE[3])):
+            for answer, colour in SIDES.items():
                 axis.plot(line["step"], line[f"{answer}_logp{suffix}"], seed_style(seed), color=colour)
         axis.set_ylabel(label)
     for seed, line in lines.groupby("seed"):
         axes[2].plot(line["step"], line["accuracy"], seed_style(seed), color=PALETTE[4])
     axes[2].axhline(0.5, color=GREY, linewidth=0.8)
     axes[2].set_ylabel("preference accuracy, share of pairs")
-    answers = [
-        Line2D([], [], color=colour, label=answer)
-        for answer, colour in (("chosen", PALETTE[0]), ("rejected", PALETTE[3]))
-    ]
-    axes[0].legend(handles=answers + seed_handles(sorted(lines["seed"].unique())), fontsize=9)
+    axes[0].legend(handles=colour_handles(SIDES) + seed_handles(sorted(lines["seed"].unique())), fontsize=9)
     step_axes(axes)
     return figure
 
@@ -198,10 +204,10 @@ def field_rates(lines: pd.DataFrame, fields: list[str], kinds: dict[str, str], a
         axis.set_title(field.replace("_", " "), loc="left")
         axis.set_ylim(0, max(5, 105 * lines[[f"{kind}_{field}" for kind in kinds]].max(axis=None)))
         axis.set_ylabel("rollouts (%)")
-    names = [Line2D([], [], color=ANSWER_COLOURS[kind], label=label) for kind, label in kinds.items()]
+    names = colour_handles({label: ANSWER_COLOURS[kind] for kind, label in kinds.items()})
     names += seed_handles(sorted(lines["seed"].unique()))
     if alarms:
-        names.append(Line2D([], [], color="black", linewidth=1, label="null alarm (seed by style)"))
+        names += colour_handles({"null alarm (seed by style)": "black"}, linewidth=1)
     for axis in axes[len(fields) :]:
         axis.set_axis_off()
     axes[len(fields)].legend(handles=names, loc="center", fontsize=11)
@@ -216,11 +222,10 @@ def dpo_pairs(lines: pd.DataFrame) -> Figure:
     (changes in nats), `preference`, `exact` (shares, missing for train), `greedy_token` (nats; missing for train).
     """
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
-    answers = {"chosen": ("chosen", PALETTE[0]), "rejected": ("rejected", PALETTE[3])}
     for (seed, name), line in lines.groupby(["seed", "set"], sort=False):
         train = name == "train"
         faint = {"alpha": 0.45, "linewidth": 1} if train else {"marker": "o", "markersize": 3}
-        for answer, (_, colour) in answers.items():
+        for answer, colour in SIDES.items():
             axes[0].plot(line["step"], line[answer], seed_style(seed), color=colour, **faint)
         if train:
             continue
@@ -232,11 +237,10 @@ def dpo_pairs(lines: pd.DataFrame) -> Figure:
     axes[1].axhline(0.5, color=GREY, linewidth=0.8)
     axes[1].set_ylabel("share")
     axes[2].set_ylabel("log-prob per token (nats)")
-    names = [Line2D([], [], color=colour, label=label) for label, colour in answers.values()]
-    names.append(Line2D([], [], color=GREY, alpha=0.45, linewidth=1, label="thin: training pairs"))
+    names = colour_handles(SIDES) + colour_handles({"thin: training pairs": GREY}, alpha=0.45, linewidth=1)
     axes[0].legend(handles=names + seed_handles(sorted(lines["seed"].unique())), fontsize=8)
     kinds = {"pairs preferred": PALETTE[4], "records exact": ARM_COLOURS["dpo"]}
-    axes[1].legend(handles=[Line2D([], [], color=colour, label=label) for label, colour in kinds.items()], fontsize=8)
+    axes[1].legend(handles=colour_handles(kinds), fontsize=8)
     for axis, title in zip(axes, ("pairs, against the start", "held-out documents", "own greedy answer"), strict=True):
         axis.set_title(title, loc="left", fontsize=10)
     step_axes(axes)
@@ -266,8 +270,7 @@ def mistakes_by_checkpoint(counts: pd.DataFrame, fields: list[str], names: dict[
     for axis, arm in zip(axes[0], arms, strict=True):
         axis.set_title(names[arm], loc="left")
     step_axes(axes[-1])
-    handles = [Line2D([], [], color=colour, label=kind) for kind, colour in kinds.items()]
-    handles += seed_handles(sorted(counts["seed"].unique()))
+    handles = colour_handles(kinds) + seed_handles(sorted(counts["seed"].unique()))
     figure.legend(handles=handles, loc="outside lower center", ncols=7)
     return figure
 
@@ -293,7 +296,8 @@ def reward_and_accuracy(steps: pd.DataFrame, points: pd.DataFrame) -> Figure:
             axis.plot(alarms["step"], alarms["accuracy"], "x", color="black", markersize=9, label="divergence alarm")
         axis.set_title(f"seed {seed}", loc="left", fontsize=10)
     axes[0][0].legend(fontsize=9)
-    axes[0][0].set_ylim(0, 1.03)
+    lowest = min(steps["reward"].min(), points["accuracy"].min())
+    axes[0][0].set_ylim(max(0, lowest - 0.1), 1.03)
     step_axes(axes[0])
     return figure
 

@@ -20,11 +20,31 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from lib.report.compare import NAMES
+from lib.report.outcomes import HELD, NOT_SHOWN, WRONG
+
 COMPARISONS = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
     "between": lambda value, ends: ends[0] <= value <= ends[1],
 }  # fmt: skip
 FIELDS = ("statement", "quantity", "comparison", "threshold", "probability", "seen")
+
+
+# Runs that are planned and were not made yet, and the arm that each is compared with: a prediction may use their names,
+# and is not decidable until a run fills them in. `bill_ratio` is in the hours of that arm.
+PLANNED = {
+    "lean": "grpo",  # the same updates as C, made cheaper
+    "weak_start": "grpo",  # C from a start that is right on about a third of the documents
+    "from_base": "grpo",  # C from the base model
+    "unlabelled": "grpo",  # a reward that sees schema and support by the text, and no label
+    "hard_prompts": "grpo",  # prompts of which a sample went wrong
+    "after_sft": "grpo",  # C from A's last checkpoint
+    "uncorrected": "grpo",  # without the correction for the engine's probabilities
+    "group_4": "grpo",
+    "group_16": "grpo",
+    "sft_gentle": "sft",  # A with a lower learning rate and warm-up
+    "sft_rerun": "sft",  # A again, same seed
+}
 
 
 class PredictionError(ValueError):
@@ -41,6 +61,46 @@ class _Strict(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value} comes twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def planned() -> list[str]:
+    """Names of the quantities of the runs in PLANNED, and of the arms on Wikipedia's documents."""
+    of_grpo = [name for name, arm in PLANNED.items() if arm == "grpo"]
+    names = [f"{what}_{v}" for v in PLANNED for what in ("exact_start", "exact_last", "billed_hours", "bill_ratio")]
+    names += [f"{what}_{v}" for v in of_grpo for what in ("zero_first", "zero_last")]
+    names += [f"exact_wikipedia_{arm}" for arm in ("start", *NAMES)]
+    tested = [f"{v}_over_start" for v in PLANNED] + [f"{v}_over_{arm}" for v, arm in PLANNED.items()]
+    tested += [f"{arm}_over_start_on_wikipedia" for arm in NAMES] + ["grpo_over_sft_on_wikipedia"]
+    return names + [f"{what}{name}" for name in tested for what in ("", "p_", "difference_")]
+
+
+def column(rows: pd.DataFrame, name: str) -> dict:
+    """{seed: value} of a table with one row a seed."""
+    return dict(zip(rows["seed"], rows[name], strict=True))
+
+
+def of_tests(tested: dict[str, pd.DataFrame], n: int) -> dict[str, dict]:
+    """Of each test by name (one row a seed): `p_<name>`, after Holm, and `difference_<name>`, share of n documents."""
+    found = {}
+    for name, rows in tested.items():
+        difference = (rows["left_better"] - rows["right_better"]) / n
+        found |= {f"p_{name}": column(rows, "p_holm"), f"difference_{name}": column(rows.assign(d=difference), "d")}
+    return found
+
+
+def of_verdicts(verdicts: dict[str, dict]) -> dict[str, dict]:
+    """Outcomes by name and seed as numbers: held 1, wrong -1, not shown 0, not measured missing."""
+    as_number = {HELD: 1, NOT_SHOWN: 0, WRONG: -1}
+    return {name: {seed: as_number.get(how) for seed, how in result.items()} for name, result in verdicts.items()}
+
+
+def complete(quantities: dict[str, dict], seeds: list[int]) -> dict[str, dict]:
+    """Quantities as floats, missing (NaN) in a seed without a value; then the planned ones, without any seed."""
+    found = {
+        name: {seed: float("nan") if pd.isna(values.get(seed)) else float(values[seed]) for seed in seeds}
+        for name, values in quantities.items()
+    }
+    return found | {name: {} for name in planned() if name not in found}
 
 
 def load(path: Path, quantities) -> tuple[str, dict[str, dict]]:
@@ -145,8 +205,10 @@ def rule(prediction: dict) -> str:
     return f"{prediction['quantity']} {prediction['comparison']} {ends}"
 
 
-def scored(predictions: dict[str, dict], quantities: dict[str, dict]) -> pd.DataFrame:
+def scored(predictions: dict[str, dict], quantities: dict[str, dict], blind: bool) -> pd.DataFrame:
     """One row a prediction: its fields, `name`, `rule`, `values` ({seed: value}), `outcome`, `decided`, `brier`.
+
+    blind: whether the predictions are older than the runs; if not, nothing is scored, and an outcome is in brackets.
 
     decided: in how many seeds it could be scored. brier: the mean over these of (probability - outcome)^2, outcome 1 or
     0 (Brier 1950); missing where there is none.
@@ -156,7 +218,11 @@ def scored(predictions: dict[str, dict], quantities: dict[str, dict]) -> pd.Data
         found = held(prediction, quantities)
         errors = [(prediction["probability"] - value) ** 2 for value in found.values() if value is not None]
         row = {"name": name, **prediction, "rule": rule(prediction), "values": quantities[prediction["quantity"]]}
-        row |= {"outcome": outcome(found), "decided": len(errors)}
+        if not blind:
+            errors = []
+        told = outcome(found)
+        row |= {"outcome": told if blind or told == "not decidable" else f"not scored (would be: {told})"}
+        row |= {"decided": len(errors)}
         rows.append(row | {"brier": sum(errors) / len(errors) if errors else float("nan")})
     return pd.DataFrame(rows)
 

@@ -102,6 +102,12 @@ def with_alarms(table: pd.DataFrame, arm: compare.Curve, judged: str = "heldout"
     return joined
 
 
+def first_middle_last(moved: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a few checkpoints of each seed and set, the start left out."""
+    by_set = moved[moved["step"] > 0].groupby(["seed", "set"], sort=False)
+    return pd.concat([rows.iloc[sorted({0, (len(rows) - 1) // 2, len(rows) - 1})] for _, rows in by_set])
+
+
 def alarm_phrase(rows: pd.DataFrame, alarm: str) -> str:
     """At how many checkpoints an alarm (a bool column) went off, and first where, as a phrase."""
     on = rows[rows[alarm]]

@@ -26,12 +26,17 @@ def first_touch(arm: Curve, target: float) -> float | None:
 
 
 def reach_row(sft: Curve, grpo: Curve, target: float) -> dict:
-    """Hours of both arms to reach and hold `target`, and to touch it, each with GRPO's multiple of continued SFT."""
+    """Hours of both arms to reach and hold `target`, and to touch it, each with GRPO's multiple of continued SFT.
+
+    `<prefix>at_least`: continued SFT was there at its first checkpoint, so before it: the multiple is a lower bound.
+    """
     row: dict = {"target": target}
+    first_hours = float(sft.points["hours"][1])
     for prefix, rule in (("", reach_and_hold), ("touch_", first_touch)):
         hours = {"sft": rule(sft, target), "grpo": rule(grpo, target)}
         row |= {f"{prefix}{arm}_hours": value for arm, value in hours.items()}
         row[f"{prefix}multiple"] = multiple(hours["grpo"], hours["sft"])
+        row[f"{prefix}at_least"] = row[f"{prefix}multiple"] is not None and hours["sft"] == first_hours
     return row
 
 

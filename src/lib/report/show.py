@@ -4,10 +4,14 @@ A formatter takes one value and gives a text; a missing value is "-" or "not mea
 `figure` glue what the pages print under a key.
 """
 
+from functools import cache
 from math import isfinite
+from typing import NamedTuple
 
 import pandas as pd
+import yaml
 
+from lib.paths import BOOK
 from lib.report import cost, plots
 from lib.report.outcomes import by_seed
 
@@ -58,52 +62,33 @@ def entered(value, step=None) -> str:
     return "ended" if pd.isna(value) else accuracy(value) + (" (start)" if step == 0 else "")
 
 
-def tenths(row) -> str:
-    """Shares of zero-variance groups in the first, middle and last tenth."""
-    return " / ".join(percent(share, ".0%") for share in (row.zero_first, row.zero_middle, row.zero_last))
+class Units(NamedTuple):
+    """In what the spend of a source is written: `per_hour` of `cost.axis`, kind of device, its price and currency."""
+
+    per_hour: float
+    kind: str
+    price_per_hour: float
+    currency: str
 
 
-def only(name: str, form):
-    """A function of a row that writes one of its values."""
-    return lambda row: form(getattr(row, name))
+units: dict[str, Units] = {}  # by source of a row, "here" or "published": the comparing notebook fills it
 
 
-def run_name(row) -> str:
-    return f"{row.source}, seed {row.seed}"
+def timed(hours, source="here") -> str:
+    return cost.show_hours(hours, units[source].per_hour)
 
 
-def timer(per_hour: float):
-    """The formatter of hours in the unit of our axis (`cost.axis`); those of source "published" in hours."""
-
-    def timed(hours, source="here") -> str:
-        return cost.show_hours(hours, 1 if source == "published" else per_hour)
-
-    return timed
-
-
-def pricer(kind: str, price_per_hour: float, currency: str, published_usd_per_hour: float):
-    """The formatter of the price of hours, ours or (source "published") the study's.
-
-    "never" where the hours are missing, a dash where no price applies.
-    """
-
-    def priced(hours, source="here") -> str:
-        where, rate, money = (kind, price_per_hour, currency)
-        if source == "published":
-            where, rate, money = ("cuda", published_usd_per_hour, "USD")
-        amount = cost.price(hours, where, rate)
-        return "never" if pd.isna(hours) and cost.UNITS[where] == "GPU-hours" else cost.show_price(amount, money)
-
-    return priced
+def priced(hours, source="here") -> str:
+    """The price of hours: "never" where the hours are missing, a dash where no price applies."""
+    _, kind, price_per_hour, currency = units[source]
+    if pd.isna(hours) and cost.unit(kind) == "GPU-hours":
+        return "never"
+    return cost.show_price(cost.price(hours, kind, price_per_hour), currency)
 
 
-def spender(timed, priced):
-    """The formatter of hours with their price, where one applies: "0.133 h, $0.59"."""
-
-    def spent(hours, source="here") -> str:
-        return ", ".join(dict.fromkeys(text for text in (timed(hours, source), priced(hours, source)) if text != "-"))
-
-    return spent
+def spent(hours, source="here") -> str:
+    """Hours with their price, where one applies: "0.133 h, $0.59"."""
+    return ", ".join(dict.fromkeys(text for text in (timed(hours, source), priced(hours, source)) if text != "-"))
 
 
 def per_seed(rows: pd.DataFrame, text) -> str:
@@ -129,19 +114,41 @@ def notes(texts: dict) -> None:
         note(key, per_seed(*text) if isinstance(text, tuple) else text)
 
 
-def table(key: str, rows: pd.DataFrame, caption: str, columns: dict, csv: pd.DataFrame | None = None) -> None:
-    """Glue `table_<key>`: `columns` maps each title to a function of a row. The download is `csv`, else `rows`."""
-    glue(f"table_{key}", plots.table(plots.lay_out(rows, columns), key, caption, csv=rows if csv is None else csv))
+@cache
+def words() -> dict:
+    """Captions, texts for who cannot see a figure, and what stands where there is nothing to show."""
+    return yaml.safe_load((BOOK / "captions.yaml").read_text())
 
 
-def figure(key: str, draw, drawn: list[pd.DataFrame], alt: str, caption: str, absent: str) -> None:
-    """Glue `figure_<key>`: `draw` of the joined tables (one a seed); `absent` in its place where there are none."""
-    if drawn:
-        glue(f"figure_{key}", plots.picture(draw(pd.concat(drawn)), alt=alt, caption=caption))
-    else:
-        missing(f"figure_{key}", absent)
+def filled(key: str, text: str, facts: dict) -> str:
+    """A text of book/captions.yaml with its names in braces filled. Raises ValueError for one that is not known."""
+    try:
+        return text.format_map(told | facts)
+    except KeyError as error:
+        raise ValueError(f"book/captions.yaml: {key} names {error}, expected the key of a text glued before") from None
 
 
-def missing(key: str, text: str) -> None:
+def absent(key: str, facts: dict) -> None:
     """Glue what stands in the place of a table or figure that has no numbers."""
-    glue(key, plots.absent(text))
+    glue(key, plots.absent(filled(key, words()["absent"][key], facts)))
+
+
+def table(key: str, rows: pd.DataFrame | None, columns: dict, csv: pd.DataFrame | None = None, **facts) -> None:
+    """Glue `table_<key>`, with its caption of book/captions.yaml, filled with the texts glued so far and `facts`.
+
+    columns: title -> function of a row. The download is `csv`, else `rows`. Where there are none (None, or empty) the
+    file's text for that stands in its place, if it has one.
+    """
+    if rows is None or (rows.empty and f"table_{key}" in words()["absent"]):
+        return absent(f"table_{key}", facts)
+    laid_out = plots.lay_out(rows, {title.format_map(told): cell for title, cell in columns.items()})
+    caption = filled(f"table_{key}", words()["tables"][key], facts)
+    glue(f"table_{key}", plots.table(laid_out, key, caption, csv=rows if csv is None else csv))
+
+
+def figure(key: str, draw, rows: pd.DataFrame, *more, **facts) -> None:
+    """Glue `figure_<key>`: `draw` of rows and what follows them; alt text and caption as for a table."""
+    if rows.empty:
+        return absent(f"figure_{key}", facts)
+    texts = {what: filled(f"figure_{key}", text, facts) for what, text in words()["figures"][key].items()}
+    glue(f"figure_{key}", plots.picture(draw(rows, *more), **texts))

@@ -1,0 +1,223 @@
+"""What the articles print of a row or a table, as a phrase. Every number comes from the comparing notebook."""
+
+import pandas as pd
+
+from lib.report import alarms, cost, diagnose, layouts, outcomes
+from lib.report.compare import NAMES
+from lib.report.outcomes import HELD, NOT_SHOWN, WRONG, across_seeds, by_seed, either
+from lib.report.show import accuracy, entered, number, p_value, percent, spent, times, told
+
+
+def published(study: dict) -> dict[str, str]:
+    """What the published study was, of published.yaml."""
+    setup = study["setup"]
+    made = "{made} predictions, of which {wrong} were wrong and {mixed} held in one seed only"
+    return {
+        "published_setup": f"{setup['model']}, on {setup['text']}, one {setup['device']}",
+        "published_n": f"{setup['n']:,} held-out documents, {setup['seeds']} seeds",
+        "published_predictions": made.format(**study["predictions"]),
+        "published_places_share": percent(study["errors"]["places_share"], ".0%"),
+        "published_price": f"${setup['usd_per_hour']:.2f} an hour (USD, an {setup['device']}, {setup['price_date']})",
+    }
+
+
+def last(row) -> str:
+    return f"{accuracy(row.last)} for {spent(row.hours)}"
+
+
+def best(row) -> str:
+    return f"{accuracy(row.best)} at {spent(row.best_hours)}"
+
+
+def gain(row) -> str:
+    return f"{100 * (row.last - row.start):+.1f} points, p {p_value(row.p_holm)} after Holm"
+
+
+def equal_spend(row) -> str:
+    a, c = entered(row.left_accuracy, row.left_step), entered(row.right_accuracy, row.right_step)
+    return f"{a} against {c} after {spent(row.budget_hours)} each, p {p_value(row.p_holm)} after Holm"
+
+
+def all_budgets(row) -> str:
+    if not row.compared:
+        return "none, since C had ended"
+    ahead = f"A is ahead at {row.left_wins} of {row.compared} budgets and C at {row.right_wins}, after Holm "
+    own = f" (C had saved a checkpoint of its own at {row.own} of them, and is the shared start before)"
+    return f"{ahead}{row.left_wins_holm} and {row.right_wins_holm}{own}"
+
+
+def difference(row) -> str:
+    """At the most that both have spent: the difference, its interval, its verdict."""
+    return f"{layouts.difference(row)}, p {p_value(row.p_holm)} after Holm over {row.compared}"
+
+
+def detectable(every_budget: pd.DataFrame) -> str:
+    """The smallest differences that a test would show; of `precision.add_smallest`."""
+    low, high = every_budget["detectable"].min(), every_budget["detectable"].max()
+    return f"{low:.1f} to {high:.1f} points" if pd.notna(low) else "none"
+
+
+def between_seeds(variation: pd.DataFrame) -> str:
+    """The largest difference between two seeds of each arm; of `budgets.variation`."""
+    most = variation[~variation["rerun"]].groupby("arm", sort=False)["difference"].agg(lambda d: d.abs().max())
+    return "; ".join(f"{NAMES[arm]} {points:.1f} points" for arm, points in most.items()) or "not measured: one seed"
+
+
+def reruns(variation: pd.DataFrame) -> str:
+    texts = [
+        f"{NAMES[row.arm]}, {row.pair}: {layouts.points(row.difference)} points, for {spent(row.left_hours)} and "
+        f"{spent(row.right_hours)}"
+        for row in variation[variation["rerun"]].itertuples()
+    ]
+    return "; ".join(texts) or "not measured: no run was trained twice under one seed"
+
+
+def reached(row) -> str:
+    """What holding a target took."""
+    multiple = f", {layouts.at_least(row)}" if pd.notna(row.multiple) else ""
+    return f"GRPO {spent(row.grpo_hours)}, continued SFT {spent(row.sft_hours)}{multiple}"
+
+
+def reached_again(row) -> str:
+    sooner, never = percent(row.sft_sooner), percent(row.sft_never)
+    return f"{layouts.multiples(row)}, A sooner in {sooner} of the draws, never there in {never}"
+
+
+def multiple_by_rule(rules: pd.DataFrame) -> str:
+    """The lowest and the highest multiple of each seed over the rules of the bill; of `budgets.under_rules`."""
+    ends = rules.dropna(subset=["multiple"]).groupby("seed")["multiple"].agg(["min", "max"])
+    texts = {seed: f"{times(row['min'])} to {times(row['max'])}" for seed, row in ends.iterrows()}
+    return by_seed(texts) or "none"
+
+
+def labels(documents: dict[str, dict]) -> str:
+    """What fields that no arm has right say about the labels; documents: those held out that are at hand."""
+    if documents and all(document.get("verified") for document in documents.values()):
+        return "The labels of these documents are known to be right, so these are hard texts"
+    return "Whether these labels are right is not known here, so this bounds what wrong labels can cost"
+
+
+def costlier(trains_more: dict) -> str:
+    """Whether training or generating costs GRPO more; by seed True, False or missing."""
+    return either(
+        trains_more,
+        "GRPO pays more for training on its rollouts than for generating them",
+        "GRPO pays more for generating its rollouts than for training on them",
+        "GRPO's bill was not split into generating and training",
+    )
+
+
+def checkpointing(runs: dict) -> str:
+    return either(
+        {seed: run.info["trainer"].get("gradient_checkpointing") for seed, run in runs.items()},
+        "Activations were recomputed to save memory (gradient checkpointing), so backward holds a second forward",
+        "Gradient checkpointing was off, so backward holds no second forward",
+        "Whether backward recomputed activations is not recorded",
+    )
+
+
+def entropy(falls: dict) -> str:
+    """falls: by seed, the outcome of "entropy falls over the steps"."""
+    says = {HELD: "entropy fell over the steps", WRONG: "entropy rose over the steps"}
+    says[NOT_SHOWN] = "no change of entropy over the steps is shown"
+    return across_seeds({seed: says.get(how) for seed, how in falls.items()}, "entropy was not measured")
+
+
+def null_verdict(more_nulls: dict[int, str]) -> str:
+    """more_nulls: by seed, the outcome of "more wrong nulls than at the start"."""
+    says = {HELD: "more often than at the start", WRONG: "less often than at the start"}
+    says[NOT_SHOWN] = "no change is shown"
+    return across_seeds({seed: says.get(how) for seed, how in more_nulls.items()}, "not measured")
+
+
+def wasted(run) -> str | None:
+    """What a GRPO run spent on groups without signal; None where it was not measured."""
+    seconds = diagnose.column(run.steps, "wasted_s").sum(min_count=1)
+    if pd.isna(seconds):
+        return None
+    cost_hours = cost.device_hours(seconds, run.info["device"]["count"])
+    return f"{spent(cost_hours)}, {percent(seconds / run.info['billed_s'])} of the bill"
+
+
+def lean(faster: pd.DataFrame | None, sessions: list[dict] | None) -> dict[str, str]:
+    """What the lean trainer gains without dead groups (live) and with most of them (dead); and how that was measured.
+
+    faster: `benches.whole_steps`; None where no bench is recorded.
+    """
+    if faster is None:
+        return dict.fromkeys(("lean_live", "lean_dead", "lean_bench"), "not measured")
+    rows = faster[faster["variant"] == "lean"].sort_values("dead_share").itertuples()
+    texts = [f"{times(row.multiple)} ({row.stock_s:.2f} s against {row.s:.2f} s)" for row in rows]
+    session, versions = sessions[-1], sessions[-1]["versions"]
+    commit = f"commit {str(session['commit'])[:10]}, TRL {versions['trl']}, vLLM {versions['vllm']}"
+    where = f"{session['device']['name']}, {session['session'][:10]}, {commit}"
+    return {"lean_live": texts[0], "lean_dead": texts[-1], "lean_bench": where}
+
+
+def timers(found: dict | None) -> str:
+    """What the timers cost a step; of `benches.timers`."""
+    if found is None:
+        return "not measured"
+    return (
+        "{on:.3f} s a step with them ({on_low:.3f} to {on_high:.3f} by turn), {off:.3f} s without ({off_low:.3f} to "
+        "{off_high:.3f}), {n} steps each on {device}"
+    ).format(**found)
+
+
+def nulls_moved(nulls: pd.DataFrame) -> str:
+    """Wrong nulls at the start, at the checkpoint with most since then, and at the end, of one seed."""
+    counts = nulls.set_index("checkpoint")["all"]
+    when = {"start": "at the start", "most nulls": "at the checkpoint with most since then", "last": "at the end"}
+    return ", ".join(f"{counts[checkpoint]} {words}" for checkpoint, words in when.items())
+
+
+def null_alarms(rows: pd.DataFrame) -> str:
+    """The fields of one seed that raised the null alarm, and when."""
+    raised = rows.dropna(subset=["alarm"]).itertuples()
+    return ", ".join(f"{row.field.replace('_', ' ')} at step {row.alarm:.0f}" for row in raised) or "in no field"
+
+
+def null_alarm_delay(rows: pd.DataFrame) -> str:
+    """The median delays of the fields' null alarms."""
+    ends = [f"{end:.0f}" for end in (rows["delay"].min(), rows["delay"].max())]
+    return f"{' to '.join(dict.fromkeys(ends))} steps"
+
+
+def null_alarm_rule() -> str:
+    return f"a slack of {alarms.SLACK:g} and a threshold of {alarms.THRESHOLD:g} standard deviations"
+
+
+def tally(outcomes: pd.Series) -> str:
+    """How many statements came out how."""
+    counts = sorted(outcomes.value_counts().items())
+    return f"of {len(outcomes)}, " + ", ".join(f"{count} {how}" for how, count in counts)
+
+
+def missed(scores: pd.DataFrame) -> str:
+    """Predictions that earned less than one half would have; of `predictions.scored`."""
+    worse = scores[scores["brier"] > 0.25].itertuples()
+    return "; ".join(f"“{row.statement}” (given {row.probability:.0%}; {row.outcome})" for row in worse) or "none"
+
+
+def brier(score: dict, scores: pd.DataFrame) -> str:
+    if not (scores["decided"] > 0).any():
+        return "none"
+    return (
+        f"{number(score['brier'], '.3f')} over the {(scores['decided'] > 0).sum()} that can be decided; "
+        f"{number(score['expected'], '.3f')} would be the average if every probability were right, 0.25 that of a coin"
+    )
+
+
+def claims(sections: dict, verdicts: dict, quantities: dict) -> pd.DataFrame:
+    """The judging sentences of book/claims.yaml as they were glued, with how their verdicts came out and p by seed.
+
+    verdicts: name -> outcome by seed. quantities: `p_<name>` -> p after Holm by seed, of the names that are tested.
+    """
+    rows = []
+    for section, sentences in sections.items():
+        for key, name, tested, test in sentences:
+            p = {seed: p_value(p) for seed, p in quantities.get(f"p_{name}", {}).items()}
+            row = {"key": key, "sentence": told[key], "tested": tested, "test": test, "section": section}
+            row["outcome"] = "the sentence says it" if name is None else outcomes.outcome(verdicts[name])
+            rows.append(row | {"p": by_seed(p) if p else "-"})
+    return pd.DataFrame(rows)

@@ -1,0 +1,43 @@
+"""The records that a comparison reads: those that the stages before it used."""
+
+from lib import records
+from lib.report import compare
+
+
+def read(profile: str, seeds: list[int]) -> tuple[list[int], records.Record, dict, dict]:
+    """Seeds, the setup, the shared start of each seed, and the runs by (arm, seed).
+
+    Given `seeds` must all be there; without, they are those that any arm has, and an arm may lack some, but not all.
+    Raises FileNotFoundError for a run that is missing, ValueError for one that was not judged on the held-out split.
+    """
+    # Only names are read here: a pin of a seed or an arm that is not asked for may be stale.
+    pins = {path.stem for path in (records.RUNS / profile / "pins").glob("*.json")}
+    arms = {arm: {int(pin.split("-s")[1]) for pin in pins if pin.startswith(f"{arm}-s")} for arm in compare.NAMES}
+    wanted = seeds or sorted(set.union(*arms.values())) or [0]
+    setup = records.pinned(profile, "setup")
+    starts = {seed: records.pinned(profile, f"start-s{seed}") for seed in wanted}
+    runs = {
+        (arm, seed): records.pinned(profile, f"{arm}-s{seed}")
+        for seed in wanted
+        for arm in ("sft", "grpo", "dpo")  # the published order
+        if seeds or seed in arms[arm] or not arms[arm]
+    }
+    compare.check_judged([setup, *starts.values(), *runs.values()])
+    return wanted, setup, starts, runs
+
+
+def with_both(profile: str, runs: dict) -> list[int]:
+    """Seeds that have continued SFT and GRPO, in order of `runs`. Raises ValueError if there is none."""
+    both = [seed for arm, seed in runs if arm == "sft" and ("grpo", seed) in runs]
+    if not both:
+        names = [run.name for run in runs.values()]
+        raise ValueError(f"profile {profile}: no seed has both sft and grpo; runs are {names}")
+    return both
+
+
+def devices(profile: str, runs) -> tuple[str, list[str]]:
+    """The one kind of device of some runs, and the devices' names. Raises ValueError for more than one kind."""
+    found = sorted({(run.info["device"]["kind"], run.info["device"]["name"]) for run in runs})
+    if len({kind for kind, _ in found}) > 1:
+        raise ValueError(f"profile {profile}: runs on {found} have no common cost axis, expected one kind of device")
+    return found[0][0], [name for _, name in found]
