@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lib import clock, records, runs
+from lib import clock, grpo, records, runs
 from lib.records import Record
 
 
@@ -218,3 +218,10 @@ def test_a_pin_to_nowhere(places):
     (folder / "run.json").unlink()
     with pytest.raises(FileNotFoundError, match="results/p/dpo-s0, which .*dpo-s0.json names, is gone"):
         records.pinned("p", "dpo-s0")
+
+
+def test_tables_of_a_damaged_run(tmp_path):
+    for table, name in ((runs.logged_steps, "steps.jsonl"), (grpo.rollouts, "rollouts.jsonl")):
+        (tmp_path / name).write_text("")
+        with pytest.raises(ValueError, match=f"{name}: damaged: got"):
+            table(tmp_path)

@@ -79,6 +79,8 @@ def rollouts(folder):
     last = clock.last_step(folder)  # steps behind the last checkpoint are no part of the run
     lines = clock.read_lines(folder / "rollouts.jsonl")
     by_step = {line["step"]: line["rows"] for line in lines if last is None or line["step"] <= last}
+    if not by_step:
+        raise ValueError(f"{folder / 'rollouts.jsonl'}: damaged: got no step, expected the rollouts of each")
     return pd.DataFrame([{"step": step, **row} for step, rows in sorted(by_step.items()) for row in rows])
 
 

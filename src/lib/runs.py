@@ -324,7 +324,7 @@ def open_run(
         return run
     (RUNS / profile / "pins" / f"{name}.json").unlink(missing_ok=True)  # nothing may go on from what is made anew
     note = scratch / "identity.json"
-    if note.exists() and differences(identity, clock.read_json(note)):
+    if note.exists() and differences(identity, clock.read_json(note, *identity)):
         old = RUNS / profile / "superseded" / f"{name}-{clock.now_utc().replace(':', '')}"
         old.parent.mkdir(exist_ok=True)
         os.replace(scratch, old)  # other settings: its checkpoints must not be resumed, and must not be lost either
@@ -378,6 +378,10 @@ def logged_steps(folder: Path) -> pd.DataFrame:
     Steps behind the last checkpoint, which a lost attempt may have logged, are no part of the run.
     """
     table = pd.DataFrame(clock.read_lines(folder / "steps.jsonl"))
+    if "step" not in table:
+        raise ValueError(
+            f"{shown(folder)}/steps.jsonl: damaged: got {len(table)} lines, expected one an optimizer step"
+        )
     last = clock.last_step(folder)
     table = table[table["step"] <= (last if last is not None else table["step"].max())]
     table = table.drop_duplicates("step", keep="last").sort_values("step")
