@@ -30,7 +30,7 @@
 # %% tags=["parameters"]
 profile: str = "laptop"  # whose runs to compare
 seeds: list = []  # random seeds to compare; empty: every seed that any arm has
-alpha: float = 0.05  # significance level, after Holm within a table
+alpha: float = 0.05  # significance level, after Holm within a table (share)
 targets: list = []  # further accuracies to reach and hold, beside the arms' last ones (share of documents)
 count_pair_sampling: bool = True  # on the bill: DPO's sampling of preference pairs
 count_start: bool = False  # on the bill: the shared start, for every arm
@@ -124,7 +124,7 @@ show.notes(
 
 # %%
 path = RESULTS / setup.info["profile"] / "trials.csv"
-recorded_trials = pd.read_csv(path) if path.exists() else None
+recorded_trials = records.trials(path)
 addable = recorded_trials is not None and set(recorded_trials["device"]) <= set(devices)
 rule = {
     "pair_sampling": count_pair_sampling,

@@ -112,6 +112,7 @@ def test_brier_by_hand():
             "none": entry(quantity="gain_lean", probability=0.0),
         },
         QUANTITIES,
+        blind=True,
     )
     assert table["brier"].tolist()[:3] == pytest.approx([0.34, 0.01, 0.09]) and pd.isna(table["brier"][3])
     assert table["decided"].tolist() == [2, 2, 1, 0]
@@ -120,6 +121,12 @@ def test_brier_by_hand():
     assert score["expected"] == pytest.approx((0.16 + 0.09 + 0.21) / 3)
 
 
+def test_what_had_been_seen_is_not_scored():
+    table = predictions.scored({"one": entry(), "none": entry(quantity="gain_lean")}, QUANTITIES, blind=False)
+    assert table["outcome"].tolist() == ["not scored (would be: held in 1 of 2 seeds)", "not decidable"]
+    assert table["brier"].isna().all() and table["decided"].tolist() == [0, 0]
+
+
 def test_nothing_decidable_has_no_score():
-    table = predictions.scored({"none": entry(quantity="gain_lean")}, QUANTITIES)
+    table = predictions.scored({"none": entry(quantity="gain_lean")}, QUANTITIES, blind=True)
     assert all(pd.isna(value) for value in predictions.brier(table).values())

@@ -165,9 +165,9 @@ def timers(found: dict | None) -> str:
 
 
 def nulls_moved(nulls: pd.DataFrame) -> str:
-    """Wrong nulls at the start, at the checkpoint with most since then, and at the end, of one seed."""
+    """Wrong nulls at the start, at the peak since then and at the end, of one seed."""
     counts = nulls.set_index("checkpoint")["all"]
-    when = {"start": "at the start", "most nulls": "at the checkpoint with most since then", "last": "at the end"}
+    when = {"start": "at the start", "most nulls": "at the peak since then", "last": "at the end"}
     return ", ".join(f"{counts[checkpoint]} {words}" for checkpoint, words in when.items())
 
 
