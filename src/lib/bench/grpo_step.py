@@ -361,7 +361,7 @@ def main(argv=None) -> None:
     parser.add_argument("--turn", type=int, default=5, help="steps a turn")
     parser.add_argument("--engine-share", type=float, default=0.2, help="share of GPU memory for the engine")
     arguments = parser.parse_args(argv)
-    told = {k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items()}
+    told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
     with tempfile.TemporaryDirectory() as work:
         results = Results(arguments.out, arguments.case, told)
         bench = Bench(arguments, results, Path(work))
