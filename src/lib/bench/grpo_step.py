@@ -363,7 +363,7 @@ def main(argv=None) -> None:
     arguments = parser.parse_args(argv)
     told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
     with tempfile.TemporaryDirectory() as work:
-        results = Results(arguments.out, arguments.case, told)
+        results = Results(arguments.out, "grpo_step", arguments.case, told)
         bench = Bench(arguments, results, Path(work))
         run = dict(
             wall=lambda b: turns(b, "wall"), phases=lambda b: turns(b, "phases"), grid=grid, waterfall=waterfall,

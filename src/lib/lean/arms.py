@@ -84,8 +84,12 @@ class Lean:
         finally:
             self._use_modules(after)
 
+    def modules_in_use(self):
+        """A context in which the modules run as the savings say; `train` opens it by itself."""
+        return self._modules(self.savings)
+
     def train(self, *args, **kwargs):
-        with self._modules(self.savings):
+        with self.modules_in_use():
             return super().train(*args, **kwargs)
 
     def compute_loss(self, model, inputs, *args, **kwargs):
@@ -161,7 +165,7 @@ class LeanDPOTrainer(Lean, DPOTrainer):
             return
         scorer, size, found = self.ref_model or self.model, self.args.per_device_train_batch_size, []
         savings = self.savings
-        with self._modules(savings):
+        with self.modules_in_use():
             for start in range(0, len(self.train_dataset), size):
                 rows = [self.train_dataset[i] for i in range(start, min(start + size, len(self.train_dataset)))]
                 batch = self._prepare_inputs(self.data_collator(rows))
@@ -172,3 +176,5 @@ class LeanDPOTrainer(Lean, DPOTrainer):
         for name, logps in zip(("ref_chosen_logps", "ref_rejected_logps"), torch.cat(found, 1).tolist(), strict=True):
             self.train_dataset = self.train_dataset.add_column(name, logps)
         self.precompute_ref_logps = True  # the loss reads them from the batch
+        self.ref_model = None
+        del self._models[1:], self._norms[1:], self._flat[1:]
