@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("trl", reason="training is not installed (extra `train`)")
 
+import os
 import random
 
 import torch
@@ -12,10 +13,12 @@ from lean_harness import Gradients, apart, tiny_model, tokenizer
 from peft import LoraConfig, get_peft_model
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
+from lib import clock, likelihood, runs
 from lib.lean import arms, flat, norms
 from lib.lean.arms import DPO_SAVINGS, SFT_SAVINGS, LeanDPOTrainer, LeanSFTTrainer
 
 ARMS = {"sft": (SFTTrainer, LeanSFTTrainer, SFT_SAVINGS), "dpo": (DPOTrainer, LeanDPOTrainer, DPO_SAVINGS)}
+INSTRUCTION = "t5 t6 t7 t8 t9 t10"
 CASES = [(arm, saving) for arm, (_, _, savings) in ARMS.items() for saving in savings]
 
 
@@ -24,10 +27,10 @@ def words(draw, low, high):
 
 
 def documents(arm, n=16):
-    """Ragged text; a rejected answer begins as the chosen one does, or is its beginning, or has nothing of it."""
+    """Ragged text under one instruction; a rejected answer goes on from the chosen one, or is its start, or neither."""
     draw, rows = random.Random(2), []
     for i in range(n):
-        prompt, answer = words(draw, 1, 25), " " + words(draw, 2, 9)
+        prompt, answer = f"{INSTRUCTION} {words(draw, 1, 25)}", " " + words(draw, 2, 9)
         other = [answer + " " + words(draw, 1, 5), answer.rsplit(" ", 1)[0], " " + words(draw, 1, 7)][i % 3]
         rows.append(
             {"prompt": prompt, "completion": answer}
@@ -97,7 +100,7 @@ def stock(tmp_path_factory):
 
 @pytest.mark.parametrize("arm, saving", CASES)
 def test_each_saving_alone_is_stock(tmp_path, stock, arm, saving):
-    savings = {saving, "padding"} if saving == "prompt" else {saving}
+    savings = {saving, "padding"} if saving in ("instruction", "prompt") else {saving}
     trainer, found = trained(tmp_path, arm, ARMS[arm][1], savings=savings)
     assert trainer.savings == savings - {"casts"}  # which needs bfloat16
     assert 0 <= apart(found[0], stock(arm)[1][0]) < 1e-5
@@ -148,24 +151,47 @@ def positions(trainer):
 
 
 def test_only_real_positions_are_computed_and_a_shared_start_once(tmp_path):
-    """By hand: pads none, and of each pair what both rows begin with once."""
-    seen = {}
-    for arm, savings in [("sft", None), ("dpo", {"padding"}), ("dpo", {"padding", "prompt"})]:
-        settings = dict(per_device_train_batch_size=16, gradient_accumulation_steps=1)
+    """Counted by hand: no padding, the six words of the instruction once a batch, and once what a pair begins with."""
+
+    def passed(arm, savings):
         kept = []
-        prepare = lambda trainer, kept=kept: kept.append(positions(trainer))  # noqa: E731
-        trainer, _ = trained(tmp_path, arm, ARMS[arm][1], savings=savings, prepare=prepare, **settings)
-        seen[arm, "prompt" in trainer.savings] = kept[0]
+        settings = dict(per_device_train_batch_size=16, gradient_accumulation_steps=1, savings=savings)
+        trained(tmp_path, arm, ARMS[arm][1], prepare=lambda trainer: kept.append(positions(trainer)), **settings)
+        return kept[0]
+
     rows = [row["input_ids"] for row in trained(tmp_path, "sft", SFTTrainer)[0].train_dataset]
-    assert seen["sft", False] == [sum(map(len, rows))] < [16 * max(map(len, rows))]
+    alone = sum(map(len, rows))
+    assert passed("sft", {"padding"}) == [alone] < [16 * max(map(len, rows))]
+    assert passed("sft", {"padding", "instruction"}) == [alone - 15 * 6]
     pairs = trained(tmp_path, "dpo", DPOTrainer)[0].train_dataset
     pairs = [(p["prompt_ids"] + p["chosen_ids"], p["prompt_ids"] + p["rejected_ids"]) for p in pairs]
     alone = sum(len(c) + len(r) for c, r in pairs)
-    shared = sum(
-        next((k for k, (a, b) in enumerate(zip(c, r, strict=False)) if a != b), min(len(c), len(r))) for c, r in pairs
-    )
-    assert seen["dpo", False] == [alone] and seen["dpo", True] == [alone - shared]
-    assert shared > sum(len(p) for p in trainer.train_dataset["prompt_ids"])
+    shared = sum(len(os.path.commonprefix([c, r])) for c, r in pairs)
+    assert passed("dpo", {"padding"}) == [alone]
+    assert passed("dpo", {"padding", "prompt"}) == [alone - shared]
+    assert passed("dpo", {"padding", "instruction"}) == [alone - 31 * 6]
+    assert passed("dpo", {"padding", "instruction", "prompt"}) == [alone - shared - 15 * 6]
+
+
+def test_a_watched_run_counts_what_the_layers_get(tmp_path):
+    """As the notebook does it: the reference before the first step, all rows, and positions as they are computed."""
+    run = runs.Run("02_dpo", "p", "dpo-s0", "dpo", 0, {}, "data", {"name": "tiny", "sha256": ""}, tmp_path / "run")
+    run.folder.mkdir()
+    run.start_clock()
+
+    def prepare(trainer):
+        run.watch(trainer, likelihood.phases(trainer))
+        trainer._check = lambda inputs: None
+        with run.clock.phase("trainer_setup"):
+            trainer.score_reference()
+
+    settings = dict(per_device_train_batch_size=8, gradient_accumulation_steps=1, steps=2, prepare=prepare)
+    trained(run.folder, "dpo", LeanDPOTrainer, savings={"padding", "reference"}, **settings)
+    steps, ledger = runs.logged_steps(run.folder), clock.ledger(run.folder)
+    assert steps["forward_grad_rows"].tolist() == [16, 16] and steps["forward_reference_rows"].sum() == 32
+    assert steps["forward_grad_positions"].sum() == steps["num_tokens"].iloc[-1]  # TRL's count of real tokens
+    assert steps["forward_reference_positions"].sum() == steps["num_tokens"].iloc[-1]
+    assert ledger[ledger["phase"] == "forward_reference"]["kind"].tolist() == ["setup"]
 
 
 def stock_again(trainer):
@@ -217,9 +243,12 @@ def test_rows_that_see_each_other_are_caught(tmp_path, stock, monkeypatch, capsy
     assert apart(trained(tmp_path, arm, ARMS[arm][1])[1][0], expected) > 0.01
 
 
-def test_a_shared_start_without_the_second_rows_gradient_is_caught(tmp_path, stock, monkeypatch):
+@pytest.mark.parametrize(
+    "left_out", [dict(head=0), dict(again=torch.empty(0, dtype=torch.long))], ids=["head", "again"]
+)
+def test_a_shared_start_that_learns_from_one_row_alone_is_caught(tmp_path, stock, monkeypatch, left_out):
     honest = flat.rows_of
-    monkeypatch.setattr(flat, "rows_of", lambda *args: honest(*args)._replace(again=torch.empty(0, dtype=torch.long)))
+    monkeypatch.setattr(flat, "rows_of", lambda *args, **kw: honest(*args, **kw)._replace(**left_out))
     assert apart(trained(tmp_path, "dpo", LeanDPOTrainer)[1][0], stock("dpo")[1][0]) > 0.01
 
 
@@ -229,7 +258,7 @@ def test_a_shared_start_without_the_second_rows_gradient_is_caught(tmp_path, sto
         ("sft", dict(dropout=0.5), {"padding", "lora", "norms"}),
         ("sft", dict(packing=True, max_length=64), {"padding"}),
         ("dpo", dict(precompute_ref_log_probs=True), {"reference"}),
-        ("dpo", dict(savings={"prompt", "norms"}), {"prompt"}),
+        ("dpo", dict(savings={"prompt", "instruction", "norms"}), {"prompt", "instruction"}),
         ("sft", dict(lora=False), {"casts", "lora"}),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
@@ -254,11 +283,12 @@ def gradients(kind, dtype, pairs, pad=0):
     """Gradient of a weighted sum of hidden states of ragged rows; kind: stock, or lean."""
     model = tiny_model().to(torch.bfloat16).to(dtype)  # the same weights in both precisions
     if kind == "lean":
-        flat.Flat(model).use(True, pairs)
+        flat.Flat(model).use(True, head=True, pairs=pairs)
         norms.run(norms.layers(model), fused=True)
     draw = torch.Generator().manual_seed(1)
     ids, mask = torch.randint(0, 61, (8, 40), generator=draw), torch.zeros(8, 40, dtype=torch.long)
     ids[4:, :20] = ids[:4, :20]
+    ids[:, :9] = ids[0, :9]
     for row, length in enumerate([40, 31, 12, 25, 24, 37, 18, 22]):
         mask[row, :length] = 1
     weight = torch.randn(8, 40, 32, generator=draw) * mask[:, :, None]

@@ -34,8 +34,8 @@ from lib.paths import RESULTS
 
 ARMS = {"sft": (SFTTrainer, SFTConfig, LeanSFTTrainer), "dpo": (DPOTrainer, DPOConfig, LeanDPOTrainer)}
 ORDER = {
-    "sft": ("padding", "casts", "lora", "norms", "mode"),
-    "dpo": ("padding", "prompt", "reference", "casts", "lora", "norms", "mode"),
+    "sft": ("padding", "instruction", "casts", "lora", "norms", "mode"),
+    "dpo": ("padding", "instruction", "prompt", "reference", "casts", "lora", "norms", "mode"),
 }
 assert set(ORDER["sft"]) == set(SFT_SAVINGS) and set(ORDER["dpo"]) == set(DPO_SAVINGS)
 

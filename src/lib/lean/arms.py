@@ -15,16 +15,24 @@ from lib.lean import adapters, flat, modules, norms
 
 SFT_SAVINGS = {
     "padding": "no padded position is computed, and attention needs no mask (lib.lean.flat)",
+    "instruction": "what all rows of a batch begin with is computed once",
     "casts": "LoRA inputs are not cast to float32 and back",
     "lora": "a LoRA layer runs as one product (lib.lean.adapters)",
     "norms": "RMS normalisation runs as one operation (lib.lean.norms)",
     "mode": "the model is put into training mode when it is not in it, not at every micro-batch",
 }
 DPO_SAVINGS = SFT_SAVINGS | {
-    "prompt": "what chosen and rejected share at their start, the prompt above all, is computed once",
+    "prompt": "what a pair begins with, the prompt and maybe more, is computed once",
     "reference": "the reference scores each pair once, before training, not once an epoch",
 }
-FORWARD = {"padding", "prompt", "lora", "norms", "compile"}  # those that compute the forward pass otherwise
+FORWARD = {
+    "padding",
+    "instruction",
+    "prompt",
+    "lora",
+    "norms",
+    "compile",
+}  # those that compute the forward pass otherwise
 OPTIONAL = {"compile": "decoder layers are compiled: the first steps take a minute, rounding differs"}
 
 
@@ -51,7 +59,8 @@ class Lean:
 
     def _inexact(self, savings) -> tuple:
         """(whether it holds, savings that it switches off, reason) of this trainer's settings."""
-        args, everything, rows = self.args, [*self.SAVINGS, *OPTIONAL], ["padding", "prompt"]
+        args, everything, shared = self.args, [*self.SAVINGS, *OPTIONAL], ["instruction", "prompt"]
+        rows = ["padding", *shared]
         collators = (DataCollatorForLanguageModeling, DataCollatorForPreference)
         packed = getattr(args, "packing", False) or getattr(self, "padding_free", False)
         not_plain = adapters.not_plain(self.model)
@@ -64,7 +73,7 @@ class Lean:
             (packed, FORWARD, "batches without padding cannot be checked against stock ones"),
             (not modules.plain_attention(self.model), rows, "attention is not plain SDPA"),
             (not self._flat[0].configs, rows, "the layers' attention is not of the known form"),
-            ("padding" not in savings, ["prompt"], "it needs padding"),
+            ("padding" not in savings, shared, "the rows run apart without padding"),
             (not_plain, ["casts", "lora"], not_plain),
             (self.accelerator.mixed_precision == "no", ["casts"], "no autocast takes their place"),
             (not self._norms[0], ["norms"], "the model has none of the known form"),
@@ -73,7 +82,7 @@ class Lean:
     def _use_modules(self, savings) -> None:
         for model, found, rows in zip(self._models, self._norms, self._flat, strict=True):
             modules.use(model, found, savings)
-            rows.use("padding" in savings, pairs="prompt" in savings)
+            rows.use("padding" in savings, head="instruction" in savings, pairs="prompt" in savings)
 
     @contextlib.contextmanager
     def _modules(self, savings, after=frozenset()):

@@ -1,4 +1,4 @@
-"""A batch of padded rows run as one row without padding; what two rows share at their start is computed once.
+"""A batch of padded rows run as one row without padding; what rows share at their start is computed once.
 
 Everything but attention looks at one position at a time, so the decoder gets the real positions alone, and its last
 hidden states go back to their places in the padded batch: what comes before and after it does not notice. Attention
@@ -21,30 +21,36 @@ class Rows(NamedTuple):
 
     cells: torch.Tensor  # (B * L): the flat position of each cell; of padding any
     own: torch.Tensor  # (T): the cell that each flat position was taken from
-    again: torch.Tensor  # (S): cells whose flat position was taken from the first row of the pair
+    again: torch.Tensor  # (S): cells beyond the head whose flat position was taken from the first row of the pair
+    head: int  # columns that are the same in all rows, and taken from the first
     batch: int  # B
 
 
-def rows_of(ids, mask, pairs: bool) -> Rows:
+def rows_of(ids, mask, head: bool, pairs: bool) -> Rows:
     """The layout of a batch padded on the right: ids and mask (B, L), mask 1 where there is a token.
 
-    pairs: row i + B/2 is computed from where it parts from row i on (DPO's batch: chosen rows, then rejected ones).
+    head: what all rows begin with is computed once. pairs: row i + B/2 is computed from where it parts from row i on
+    (DPO's batch: chosen rows, then rejected ones).
     """
     real = mask.bool()
-    shared = torch.zeros_like(real)
+    shared, half, width = torch.zeros_like(real), len(ids) // 2, 0
     if pairs:
-        half = len(ids) // 2
         same = (ids[:half] == ids[half:]) & real[:half] & real[half:]
-        shared[half:] = same.cummin(1).values
+        shared[half:] = same.long().cumprod(1).bool()
+    if head:
+        width = int(((ids == ids[0]) & real).all(0).long().cumprod(0).sum())
+        shared[1:, :width] = True
     mine = real & ~shared
     place = (mine.flatten().cumsum(0) - 1).view_as(real)
     if pairs:
         place[half:] = torch.where(shared[half:], place[:half], place[half:])
-    nowhere = torch.empty(0, dtype=torch.long, device=ids.device)
+    place[:, :width] = place[0, :width]
+    shared[:, :width] = False
     return Rows(
         place.masked_fill(~real, 0).flatten(),
         mine.flatten().nonzero().flatten(),
-        shared.flatten().nonzero().flatten() if pairs else nowhere,
+        shared.flatten().nonzero().flatten() if pairs else place.new_empty(0),
+        width,
         len(ids),
     )
 
@@ -53,8 +59,9 @@ class _Spread(torch.autograd.Function):
     """(T, ...) to (B * L, ...)."""
 
     @staticmethod
-    def forward(ctx, flat, cells, own, again):
+    def forward(ctx, flat, cells, own, again, head, batch):
         ctx.save_for_backward(cells, own, again)
+        ctx.head, ctx.batch = head, batch
         return flat.index_select(0, cells)
 
     @staticmethod
@@ -63,7 +70,10 @@ class _Spread(torch.autograd.Function):
         flat = grad.index_select(0, own)  # padding, whose gradient is 0, is left out
         if len(again):
             flat.index_add_(0, cells[again], grad.index_select(0, again))  # no place twice: the order cannot matter
-        return flat, None, None, None
+        if ctx.head:  # many rows: added up in float32, rounded once
+            wide = torch.promote_types(grad.dtype, torch.float32)
+            flat[: ctx.head] = grad.view(ctx.batch, -1, *grad.shape[1:])[:, : ctx.head].sum(0, dtype=wide)
+        return flat, None, None, None, None, None
 
 
 class _Collect(torch.autograd.Function):
@@ -82,7 +92,7 @@ class _Collect(torch.autograd.Function):
 
 
 def _spread(flat, rows: Rows):
-    cells = _Spread.apply(flat, rows.cells, rows.own, rows.again)
+    cells = _Spread.apply(flat, *rows)
     return cells.view(rows.batch, -1, *flat.shape[1:])
 
 
@@ -105,11 +115,11 @@ class Flat:
         self.decoder = model.get_decoder()
         found = [m for m in self.decoder.modules() if type(m).__name__.endswith("Attention") and hasattr(m, "config")]
         self.configs = {m: m.config for m in found}  # of each attention layer
-        self.handles, self.pairs = [], False
+        self.handles, self.shared = [], {}
 
-    def use(self, on: bool, pairs: bool = False) -> None:
-        """on: run batches that come with a mask of two dimensions flat. pairs: as in `rows_of`."""
-        self.pairs = pairs
+    def use(self, on: bool, head: bool = False, pairs: bool = False) -> None:
+        """on: run batches that come with a mask of two dimensions flat. head, pairs: as in `rows_of`."""
+        self.shared = dict(head=head, pairs=pairs)
         if on and not self.handles:
             self.handles = [
                 self.decoder.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),  # before counters
@@ -131,7 +141,7 @@ class Flat:
             return None  # no training pass of a padded batch: generation, for instance
         if kwargs.get("position_ids") is not None:
             return None
-        rows = rows_of(ids, mask, self.pairs)
+        rows = rows_of(ids, mask, **self.shared)
         flat = dict(
             input_ids=ids.flatten()[rows.own][None],
             position_ids=(rows.own % ids.shape[1])[None],
