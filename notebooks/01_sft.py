@@ -164,9 +164,7 @@ run = runs.open_run(
     model=setup.info["model"],
     parents=(setup, start.record),
     parameters=dict(
-        judged_split=judged_split,
-        start_weights=start.record.checkpoints["weights_sha256"].iloc[-1],
-        lean=lean,
+        judged_split=judged_split, start_weights=start.record.checkpoints["weights_sha256"].iloc[-1], lean=lean
     ),
     trainer=("SFTConfig", sft_config),
 )

@@ -13,8 +13,8 @@
 # preference measure move with the task?
 #
 # **Departures from the published study** {cite}`fan2026curves`: model, text and sizes are the profile's. The pairs are
-# built as there: chosen is gold, rejected the worst wrong one of a few samples. Sampling them is billed to this arm. With
-# `lean`, the trainer leaves out work that cannot change TRL's gradient (`lib.lean`); sampling is as it was.
+# built as there: chosen is gold, rejected the worst wrong one of a few samples. Sampling them is billed to this arm.
+# With `lean`, the trainer leaves out work that cannot change TRL's gradient (`lib.lean`); sampling is as it was.
 
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to

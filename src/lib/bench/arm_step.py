@@ -149,6 +149,7 @@ class Bench:
         if hasattr(seat, "trainer"):
             seat.close()
         del seat
+        torch.compiler.reset()  # compiled code holds on to its model
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -189,10 +190,10 @@ class Bench:
         with torch.no_grad():
             for p, value in zip(adapter(trainer), self.weights[arm], strict=True):
                 p.copy_(value)
-        found = self.gradients.setdefault(arm, {})
-        found[name] = gradient(trainer, self.arguments.batches[0])
+        found, n = self.gradients.setdefault(arm, {}), min(8, *self.arguments.batches)  # there is no checkpointing yet
+        found[name] = gradient(trainer, n)
         if name == "bf16":
-            found["bf16 padded otherwise"] = gradient(trainer, self.arguments.batches[0], padding=64)
+            found["bf16 padded otherwise"] = gradient(trainer, n, padding=64)
         if "bf16" in found:
             stock = found["bf16"]
             cosine = {n: torch.cosine_similarity(g, stock, dim=0).item() for n, g in found.items()}
