@@ -312,7 +312,8 @@ def tiny_llama():
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=256, pad_token_id=61, initializer_range=0.2, tie_word_embeddings=True,
+        num_key_value_heads=2, max_position_embeddings=256, pad_token_id=61, initializer_range=0.2,
+        tie_word_embeddings=True,
     )  # fmt: skip
     return LlamaForCausalLM(config)
 
