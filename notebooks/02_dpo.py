@@ -39,7 +39,7 @@ import pandas as pd
 from lib import clock as clocks
 from lib import data, decode, evaluate, likelihood, records, rewards, runs
 from lib.paths import ROOT
-from lib.report import compare, cost, errors, layouts, ledger, plots, preference
+from lib.report import bill, compare, cost, errors, layouts, plots, preference
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
@@ -244,26 +244,13 @@ else:
 
 # %% [markdown]
 # ## Cost
+#
+# Where arm B's billed seconds went, each second in one row only. Unaccounted is what no timer saw; above
+# `max_unaccounted` the notebook stops. The gaps compare the rows with other clocks: the device's events over all steps,
+# the system's clock over the whole attempt.
 
 # %% tags=["hide-input"]
-device = record.info["device"]
-shares = cost.share_table(record.phases, record.info["billed_s"], max_unaccounted, record.name)
-shares = shares.dropna(subset="seconds")
-caption = f"Arm B, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}."
-plots.table(plots.lay_out(shares, layouts.SHARES), "dpo_bill", caption, csv=shares)
-
-# %% [markdown]
-# Does the ledger close, and what passed through the model? Unaccounted is what no timer saw; above `max_unaccounted`
-# the notebook stops. The gaps compare the rows with other clocks: the device's events over all steps, the system's
-# clock over the whole attempt.
-
-# %% tags=["hide-input"]
-closed = ledger.table([record])
-plots.table(plots.lay_out(closed, layouts.LEDGER), "dpo_ledger", "How well the seconds add up.", csv=closed)
-
-# %% tags=["hide-input"]
-counted = ledger.passes(record).assign(run=record.name)
-plots.table(plots.lay_out(counted, layouts.PASSES), "dpo_passes", "Passes through the model.", csv=counted)
+bill.tables(record, f"Arm B, seed {seed}", max_unaccounted)
 
 # %% [markdown]
 # ## Diagnostics: likelihood displacement
@@ -340,6 +327,7 @@ plots.table(
 
 # %% tags=["hide-input"]
 first, last = start.checkpoints.iloc[-1], record.checkpoints.iloc[-1]
+device = record.info["device"]
 print(
     f"Arm B, seed {seed}: from {first.exact} to {last.exact} of {last.n} exact "
     f"in {cost.show_hours(last.billed_s / 3600)}"
