@@ -162,7 +162,7 @@ class Bench:
 
 
 def compared(bench: Bench) -> list[Seat]:
-    """The seats that are compared: stock, stock-best once the grid has found it, lean, and lean with compiled layers."""
+    """The seats that are compared: stock, stock-best once the grid has found it, lean, lean with compiled layers."""
     seats = [bench.seat("stock")]
     best = best_of_grid(bench.results)
     if best is not None:
