@@ -6,7 +6,7 @@ from lib.report import cost, layouts, ledger, plots
 
 
 def tables(record, title: str, max_unaccounted: float) -> HTML:
-    """Three tables: parts of the bill, how well the ledger closes, and the passes through the model.
+    """Three tables: parts of the bill, how well the ledger closes, and the passes through the model, where counted.
 
     title: what the run is called in the caption. Raises ValueError when more than `max_unaccounted` (a share) of the
     billed seconds is under no timer.
@@ -25,5 +25,6 @@ def tables(record, title: str, max_unaccounted: float) -> HTML:
         "".join(
             plots.table(plots.lay_out(rows, layout), f"{record.arm}_{what}", caption, csv=rows).data
             for rows, layout, what, caption in parts
+            if not rows.empty
         )
     )
