@@ -38,8 +38,8 @@ from lib.paths import RESULTS
 PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine")
 VARIANTS = ("stock", "stock-best", "lean", "lean-compiled")
 ORDER = (
-    "checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "mode", "lora",
-    "norms",
+    "checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "rows", "mode",
+    "lora", "norms",
 )  # fmt: skip
 assert set(ORDER) == set(SAVINGS)
 
