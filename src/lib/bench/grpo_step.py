@@ -369,6 +369,7 @@ def main(argv=None) -> None:
     told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
     with tempfile.TemporaryDirectory() as work:
         results = Results(arguments.out, arguments.case, told)
+        results.session["facts"]["savings"] = SAVINGS | OPTIONAL  # in words, for pages that are made without torch
         bench = Bench(arguments, results, Path(work))
         run = dict(
             wall=lambda b: turns(b, "wall"), phases=lambda b: turns(b, "phases"), grid=grid, waterfall=waterfall,
