@@ -7,7 +7,8 @@ One row a configuration in `memory.parquet`, rewritten after each: its fields, `
 (by the formulas alone, nothing fitted), `measured_gib` (the most that PyTorch's allocator had handed out in `STEPS`
 optimizer steps), `reserved_gib` (its pool), `nvml_gib` (in use on the whole device at the fullest end of a step),
 `nvml_before_gib` (before this process used the device), `left_over_gib` (still allocated after the configuration
-before), `moment` (the predicted one of the peak). `failed` says why a row has no measurement. Settings and versions go to `memory.json`.
+before), `moment` (the predicted one of the peak). `failed` says why a row has no measurement. Settings and versions go
+to `memory.json`.
 
 Configurations run in one child process, after a leak or a crash in a next one; those with an engine each in their own.
 --model: folder of a tokenizer (default: that of the tiny base model). --tiny: the same on a CPU, measuring nothing.
@@ -62,8 +63,8 @@ held_out Qwen2.5-7B grpo full bfloat16 off  8  327   44 ragged 1 0
 held_out Qwen2.5-7B dpo  full bfloat16 on   4  448   64 ragged 1 0
 held_out Qwen2.5-7B sft  full float32  on   1  448   64 even   1 0
 held_out Qwen2.5-7B dpo  full float32  on   2  448   64 ragged 1 0
-held_out Qwen3-1.7B grpo lora bfloat16 on  16  327   44 ragged 1 0.2
-held_out Qwen3-1.7B grpo full bfloat16 on  16  327   44 ragged 1 0.3
+held_out Qwen3-1.7B grpo lora bfloat16 on  16  327   44 even   1 0.2
+held_out Qwen3-1.7B grpo full bfloat16 on  16  327   44 even   1 0.3
 """
 TINY = dict(
     model_type="qwen3", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
