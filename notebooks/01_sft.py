@@ -20,6 +20,7 @@ profile: str = "laptop"  # which profile these parameters belong to
 judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
 max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share); no part of any run
 seed: int = 0  # seed of data order and adapter initialisation
+variant: str = ""  # name of arm A's run beside its own, such as lean ("": the own one); no part of any run
 lora_rank: int = 0  # rank of the LoRA adapter on all linear layers (0: full fine-tuning)
 lora_alpha: int = 32  # LoRA scale is lora_alpha / lora_rank
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
@@ -163,6 +164,7 @@ run = runs.open_run(
     parents=(setup, start.record),
     parameters=dict(judged_split=judged_split, start_weights=start.record.checkpoints["weights_sha256"].iloc[-1]),
     trainer=("SFTConfig", sft_config),
+    variant=variant,
 )
 
 # %% [markdown]

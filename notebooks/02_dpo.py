@@ -20,6 +20,7 @@ profile: str = "laptop"  # which profile these parameters belong to
 judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
 max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share); no part of any run
 seed: int = 0  # seed of sampling and data order
+variant: str = ""  # name of this run beside the arm's own, such as lean ("": the own one); no part of any run
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 pair_documents: int = 400  # pool documents that are sampled for pairs
 samples_per_document: int = 4  # samples a document
@@ -82,6 +83,7 @@ run = runs.open_run(
         reward=rewards.formula(),  # it decides which wrong sample is the worst
     ),
     trainer=("DPOConfig", config),
+    variant=variant,
 )
 
 # %% [markdown]

@@ -21,6 +21,7 @@ profile: str = "laptop"  # which profile these parameters belong to
 judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
 max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share); no part of any run
 seed: int = 0  # seed of data order and rollouts
+variant: str = ""  # name of this run beside the arm's own, such as lean ("": the own one); no part of any run
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 prompts_per_step: int = 8  # prompts (groups) an optimizer step
 group_size: int = 8  # rollouts a prompt
@@ -109,6 +110,7 @@ run = runs.open_run(
         stop_after_dead_steps=stop_after_dead_steps,
     ),
     trainer=("GRPOConfig", config),
+    variant=variant,
 )
 
 # %% [markdown]

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, data, evaluate, grpo, records, rewards
+from lib import clock, data, evaluate, grpo, records, rewards, variants
 from lib.build import params
 from lib.identity import digest
 from lib.paths import RESULTS, RUNS
 
-STAGES = {"start": "01_sft", "sft": "01_sft", "dpo": "02_dpo", "grpo": "03_grpo"}
 # A replayed loss may differ from the recorded one by this much: other hardware and other kernels round otherwise.
 REPLAY_TOLERANCE = 0.05
 
@@ -227,12 +226,10 @@ def replay(profile: str, name: str, steps: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder) / "run"
         os.environ["REPLAY"] = f"{recorded.name}:{scratch}:{steps}"
+        stage, variant = variants.made_by(recorded)
         try:
-            execute.execute(
-                STAGES[recorded.arm],
-                params.effective(STAGES[recorded.arm], profile, recorded.seed),
-                Path(folder) / "replay.ipynb",
-            )
+            values = params.effective(stage, profile, recorded.seed, variant=variant)
+            execute.execute(stage, values, Path(folder) / "replay.ipynb")
         except execute.NotebookError as error:
             if "ReplayDone" not in str(error):
                 raise

@@ -52,6 +52,11 @@ class Record:
     likelihood = cached_property(lambda self: self.table("likelihood"))
 
     @property
+    def variant(self) -> str:
+        """Name of the variant that the run is, "" for the arm's own: "lean" of the run grpo-lean-s0."""
+        return self.name.removeprefix(self.arm).rpartition("-s")[0].removeprefix("-")
+
+    @property
     def weights(self) -> Path:
         """Folder of the final weights (the shared start keeps them, because the arms begin from them)."""
         path = self.folder / "weights"

@@ -1,5 +1,7 @@
 """The records that a comparison reads: those that the stages before it used."""
 
+import re
+
 from lib import records
 from lib.report import compare
 
@@ -12,7 +14,8 @@ def read(profile: str, seeds: list[int]) -> tuple[list[int], records.Record, dic
     """
     # Only names are read here: a pin of a seed or an arm that is not asked for may be stale.
     pins = {path.stem for path in (records.RUNS / profile / "pins").glob("*.json")}
-    arms = {arm: {int(pin.split("-s")[1]) for pin in pins if pin.startswith(f"{arm}-s")} for arm in compare.NAMES}
+    own = [re.fullmatch(r"([a-z]+)-s([0-9]+)", pin) for pin in pins]  # no variant
+    arms = {arm: {int(pin[2]) for pin in own if pin and pin[1] == arm} for arm in compare.NAMES}
     wanted = seeds or sorted(set.union(*arms.values())) or [0]
     setup = records.pinned(profile, "setup")
     starts = {seed: records.pinned(profile, f"start-s{seed}") for seed in wanted}
