@@ -137,10 +137,11 @@ if count_tuning and not addable:
     raise ValueError(f"count_tuning: profile {profile} has no trials on {device} (trials.csv) that could be billed")
 
 
-def under(rule, curves, runs):
-    """Curves of some runs with their hours under a rule of the bill."""
+def under(rule, curves, runs, begun=None):
+    """Curves of some runs with their hours under a rule of the bill; begun: from what, if not from its seed's start."""
+    start = begun or {key: starts[curve.seed] for key, curve in curves.items()}
     return {
-        key: compare.repriced(curve, cost.hours_under(rule, runs[key], starts[curve.seed], setup, recorded_trials))
+        key: compare.repriced(curve, cost.hours_under(rule, runs[key], start[key], setup, recorded_trials))
         for key, curve in curves.items()
     }
 
@@ -299,11 +300,11 @@ show.figure("cost_curves", plots.cost_curves, points, NAMES, unit, zoom, headlin
 # A rule of the bill is a choice. So the comparison is made again with each switch flipped: does the answer hang on it?
 
 # %%
-variants = {
+by_rule = {
     name: under(changed, as_billed, runs) if addable or not changed["tuning"] else None
     for name, changed in cost.other_rules(rule).items()
 }
-rules = budgets.under_rules(variants, both, alpha)
+rules = budgets.under_rules(by_rule, both, alpha)
 letters = {f"{left}_{right}": (LETTERS[left], LETTERS[right]) for left, right in budgets.PAIRS}
 rules_verdict = outcomes.on_rules(rules, letters)
 print(rules_verdict)
@@ -647,6 +648,31 @@ show.figure("reward", plots.reward_and_accuracy, joined(rewards, smooth_steps), 
 show.note("divergence", each_seed(divergence, lambda rows: preference.alarm_phrase(rows, "alarm")))
 
 # %% [markdown]
+# ## Variants
+#
+# An arm's notebook run again with a few settings changed, or from another start. What differs is read off the two
+# records. Each is compared at its own end: with the end of its arm's run of that seed, and with the checkpoint that it
+# began from; exact tests, Holm over all of them. The bill is that of the rule above; a start that it counts is the run
+# that the variant itself began from.
+
+# %%
+from lib.report import variants
+
+own = study.variants(profile, there)
+beside = {(variants.called(run.arm, run.variant), run.seed): run for run in own if run.arm in NAMES}
+beside |= {
+    (variants.called(run.arm, "rerun"), run.seed): other for run in runs.values() for other in records.reruns(run)[:1]
+}
+known = {run.name: run for run in [*there, *own]}
+begun = {key: variants.begun_from(run, known) for key, run in beside.items()}
+ends = under(rule, {key: compare.curve(run, begun[key]) for key, run in beside.items()}, beside, begun)
+varied = variants.table(ends=ends, beside=beside, begun=begun, runs=runs, curves=curves)
+
+# %% tags=["hide-input"]
+show.notes({"not_run": phrases.not_run({name for name, _ in beside}), "variants": phrases.variants(varied, alpha)})
+show.table("variants", varied, layouts.VARIANTS)
+
+# %% [markdown]
 # ## Verdicts and quantities by name
 #
 # What follows scores statements of three kinds: the published study's findings, the sentences of the articles, and
@@ -670,6 +696,7 @@ tested = {
     "grpo_over_dpo_at_end": pair("grpo", "dpo", equal=False),
     **{f"{arm}_over_start": final[final["arm"] == arm] for arm in NAMES},
     "null_hacking": nulls[nulls["checkpoint"] == "last"],
+    **variants.all_tests(varied),
 }
 verdicts = {name: outcomes.of_rows(rows, alpha) for name, rows in tested.items()}
 at_end = [verdicts["sft_over_grpo_at_end"], verdicts["grpo_over_dpo_at_end"]]
@@ -727,6 +754,7 @@ for name, part in (of_bill | {"update": cost.TOGETHER, "remainder": cost.UNACCOU
     quantities[f"bill_{name}"] = shares.loc[part].to_dict()
 for moment in at.index.unique("checkpoint"):
     quantities[f"nulls_{moment.replace(' ', '_')}"] = at.xs(moment, level="checkpoint")["all"].to_dict()
+quantities |= variants.quantities(varied)
 quantities = complete(quantities | of_verdicts(verdicts) | of_tests(tested, n), wanted)
 
 # %% [markdown]

@@ -81,6 +81,13 @@ def study(which):
             "arms": ARMS | {"sft": [(40, 0.62), (80, 0.61)]},
             "drop_steps": ("grpo-s0", "dpo-s0"),
         },
+        # C once more, at its own quality for a tenth of its bill, and from the base model
+        "varied": {
+            "variants": {
+                "grpo-lean": ([(40, 0.70), (90, 0.80)], {"lean": True}, "start-s0"),
+                "grpo-from_base": ([(100, 0.30)], {}, "setup"),
+            }
+        },
         # one seed of the two, with nothing that a test can show of DPO, a late C, and an interrupted run
         "one seed": {
             "arms": ARMS | {"dpo": [(60, 0.60), (150, 0.595)], "grpo": [(300, 0.66), (900, 0.80)]},
@@ -259,7 +266,7 @@ def test_every_sentence_that_judges_has_a_row_that_repeats_it():
     pages = "".join((BOOK / f"{page}.md").read_text() for page in (*ARTICLES, "intro", "method", "limits"))
     asked = set(re.findall(r"\{glue:text\}`stages/04_compare\.ipynb::(\w+):s`", pages))
     asked = {key for key in asked if not key.startswith(("published_", "predictions_", "findings_"))}
-    for which in ("base", "swapped", "small", "one seed"):
+    for which in ("base", "swapped", "small", "one seed", "varied"):
         glued = study(which)
         named = {key for key in asked if key.startswith("headline") or key.endswith("_verdict")}
         judging = named | {key for key in asked if re.search(JUDGES, glued[key])}
@@ -313,6 +320,24 @@ def test_the_projects_predictions_ask_of_runs_without_a_precursor_too():
     not_run = {name for name, *values in table if set(values) == {"-"}}
     assert len(predictions) >= 10
     assert sum(prediction["quantity"] in not_run for prediction in predictions.values()) >= 5
+
+
+def test_variants_stand_beside_their_arm_and_what_did_not_run_is_said():
+    base, varied = study("base"), study("varied")
+    assert base["variants"] == "none is recorded" and "No variant" in base["table_variants"]
+    assert varied["variants"] == (
+        "from base, seed 0: below GRPO, for 11% of its hours; "
+        "lean, seed 0: no difference shown to GRPO, for 10% of its hours"
+    )
+    rows = {row[0]: row for row in cells(varied["table_variants"])}
+    assert rows["lean"][2:4] == ["lean True", "0.6000 to 0.8000"] and rows["lean"][6] == "0.8000"
+    assert rows["from base"][2:4] == ["from the base model", "0.2000 to 0.3000"]
+    assert "C from the base model" in base["not_run"] and "C from the base model" not in varied["not_run"]
+    assert "C from A's last checkpoint" in varied["not_run"]
+    values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}
+    assert values["bill_ratio_lean"] == ["0.1", "-"] and values["exact_last_from_base"] == ["0.3", "-"]
+    assert values["lean_over_grpo"] == ["0", "-"] and values["from_base_over_grpo"] == ["-1", "-"]
+    assert values["exact_last_group_4"] == ["-", "-"]
 
 
 def test_other_seeds_and_arms_are_not_read_and_not_counted():

@@ -107,6 +107,10 @@ ALL_BUDGETS = (
 OTHER_PAIRS = PAIR | BUDGET | FIRST_SECOND | better("first / second better") | TESTED
 
 
+def shares_moved(first, last) -> str:
+    return "-" if pd.isna(first) else f"{first:.0%} to {last:.0%}"
+
+
 def points(value) -> str:
     return number(value, "+.1f")
 
@@ -359,6 +363,21 @@ def spread(prefix: str):
 
     return text
 
+
+VARIANTS = {
+    "variant": lambda row: row.name.replace("_", " "),
+    "of": lambda row: f"{LETTERS[row.arm]}, seed {row.seed}".replace(" ", NO_BREAK),
+    "differs by": lambda row: row.differs,
+    "from, to": lambda row: moved(row.start, row.last, ".4f"),
+    "it / its start better": lambda row: versus(row.start_better, row.start_worse),
+    "its p (Holm)": lambda row: p_value(row.start_p_holm),
+    "its arm's last": lambda row: accuracy(row.arm_last),
+    "it / its arm better": lambda row: versus(row.arm_better, row.arm_worse),
+    "p of it (Holm)": lambda row: p_value(row.arm_p_holm),
+    "spent": lambda row: spent(row.hours),
+    "of its arm's": lambda row: number(row.bill_ratio, ".0%"),
+    "zero-variance groups": lambda row: shares_moved(row.zero_first, row.zero_last),
+}
 
 LEAN = {
     "case": lambda row: row.case,
