@@ -24,12 +24,15 @@ variant: str = ""  # name of arm A's run beside its own, such as lean ("": the o
 lora_rank: int = 0  # rank of the LoRA adapter on all linear layers (0: full fine-tuning)
 lora_alpha: int = 32  # LoRA scale is lora_alpha / lora_rank
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
+own_start: bool = False  # the variant trains a start of its own, such as start-weak-s0, and arm A from it
+start_documents: int = 0  # documents of the shared start (0: all of the split)
 start_epochs: float = 3.0  # passes over the start documents
 start_batch_documents: int = 32  # shared start: documents an optimizer step
 start_learning_rate: float = 1e-3  # of the shared start
 sft_epochs: float = 1.0  # arm A: passes over the pool
 sft_batch_documents: int = 16  # arm A: documents an optimizer step
 sft_learning_rate: float = 4e-3  # of arm A
+sft_warmup_share: float = 0.0  # arm A: steps in which the learning rate rises from 0 (share)
 sft_save_steps: int = 4  # arm A: optimizer steps between checkpoints
 
 # %%
@@ -73,6 +76,9 @@ start_config = dict(
     save_steps=100_000,  # only the last checkpoint is used
     seed=seed,
 )
+start_size = int((setup.splits["split"] == "start").sum())
+if start_documents > start_size:
+    raise ValueError(f"start_documents: got {start_documents}, expected at most {start_size}, the split start")
 start = runs.open_run(
     "01_sft",
     profile,
@@ -81,8 +87,15 @@ start = runs.open_run(
     data=setup.info["data_fingerprint"],
     model=setup.info["model"],
     parents=(setup,),
-    parameters=dict(judged_split=judged_split, lora_rank=lora_rank, lora_alpha=lora_alpha, lora_modules="all-linear"),
+    parameters=dict(
+        judged_split=judged_split,
+        lora_rank=lora_rank,
+        lora_alpha=lora_alpha,
+        lora_modules="all-linear",
+        start_documents=start_documents,
+    ),
     trainer=("SFTConfig", start_config),
+    variant=variant if own_start else "",
 )
 
 # %% [markdown]
@@ -94,6 +107,7 @@ start = runs.open_run(
 if start.live:
     decode.require(given["engine"])
     splits = records.splits(setup)
+    labelled = splits["start"][: start_documents or None]
     clock = start.start_clock()
     with clock.phase("imports"):
         from datasets import Dataset
@@ -108,7 +122,7 @@ if start.live:
             trainer = SFTTrainer(
                 model=model,
                 args=SFTConfig(**start.machine(given["dtype"]), **start_config),
-                train_dataset=Dataset.from_list(gold_answers(splits["start"])),
+                train_dataset=Dataset.from_list(gold_answers(labelled)),
                 processing_class=tokenizer,
                 peft_config=LoraConfig(**adapter) if lora_rank else None,
             )
@@ -127,8 +141,8 @@ if start.live:
     start.finish(
         steps=runs.logged_steps(start.folder),
         tables=dict(predictions=predictions, checkpoints=checkpoints),
-        facts=dict(documents=len(splits["start"])),
-        weights=weights,
+        facts=dict(documents=len(labelled)),
+        weights=None if start.name != f"start-s{seed}" else weights,  # a variant's: its checkpoint in this copy will do
     )
 
 # %% tags=["hide-input"]
@@ -148,6 +162,7 @@ sft_config = dict(
     num_train_epochs=sft_epochs,
     per_device_train_batch_size=sft_batch_documents,
     learning_rate=sft_learning_rate,
+    warmup_steps=sft_warmup_share,  # below 1 it is a share of the steps
     max_length=given["context_tokens"],
     gradient_checkpointing=gradient_checkpointing,
     logging_steps=1,

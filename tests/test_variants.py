@@ -61,6 +61,23 @@ def test_a_variant_has_a_name_that_a_folder_can_have():
         runs.open_run("03_grpo", "p", "grpo", 0, variant="../x", **settings)
 
 
+def test_a_run_without_kept_weights_gives_its_last_checkpoint_or_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RUNS", tmp_path)
+    write(tmp_path, skip=("start-s1", "sft-s1", "dpo-s1", "grpo-s1"))
+    run = records.load(tmp_path / "fake" / "sft-s0" / "record")
+    checkpoint = tmp_path / "fake" / "sft-s0" / f"checkpoint-{run.checkpoints['step'].iloc[-1]}"
+    with pytest.raises(FileNotFoundError, match="sft-s0 kept no weights"):
+        _ = run.weights
+    checkpoint.mkdir()
+    (checkpoint / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(FileNotFoundError, match="does not hold them"):  # those of another training
+        _ = run.weights
+    run.checkpoints.loc[run.checkpoints.index[-1], "weights_sha256"] = records.file_sha256(
+        checkpoint / "model.safetensors"
+    )
+    assert run.weights == checkpoint
+
+
 LEAN, ELSEWHERE = [(50, 0.62), (90, 0.80)], [(100, 0.30)]
 
 

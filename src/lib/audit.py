@@ -80,7 +80,7 @@ def problems(run: records.Record) -> list[str]:
     found += _bill_problems(run)
     if run.has("likelihood"):
         found += _likelihood_problems(run)
-    if run.arm == "start":  # the arms begin from these weights
+    if run.arm == "start" and not run.variant:  # the arms begin from these weights
         judged = run.checkpoints["weights_sha256"].iloc[-1]
         if evaluate.weights_sha256(run.weights) != judged:
             found.append(f"weights are not those of the last checkpoint (sha256 {judged[:12]})")

@@ -58,11 +58,23 @@ class Record:
 
     @property
     def weights(self) -> Path:
-        """Folder of the final weights (the shared start keeps them, because the arms begin from them)."""
-        path = self.folder / "weights"
-        if not path.exists():
-            raise FileNotFoundError(f"run {self.name} kept no weights in {path}: retrain it with TRAIN=always")
-        return path
+        """Folder of the final weights: the record's own, or, where it keeps none, the last checkpoint in this copy.
+
+        The shared start keeps them, because the arms begin from them. Raises FileNotFoundError where neither is there,
+        or the checkpoint is of another training.
+        """
+        from lib.evaluate import weights_sha256
+
+        path, last = self.folder / "weights", self.checkpoints.iloc[-1]
+        if path.exists():
+            return path
+        live = RUNS / self.info["profile"] / self.name / f"checkpoint-{last['step']}"
+        if not live.exists() or weights_sha256(live) != last["weights_sha256"]:
+            raise FileNotFoundError(
+                f"run {self.name} kept no weights in {path}, and {shown(live)} does not hold them: retrain it with "
+                "TRAIN=always"
+            )
+        return live
 
 
 def load(folder) -> Record:
