@@ -135,12 +135,14 @@ if start.live:
         del trainer, model
     last_step, weights = start.checkpoints()[-1]
     predictions, checkpoints = evaluate.checkpoints(
-        start, {last_step: weights}, splits[judged_split], given["instruction"], **generation
+        start, {last_step: weights}, splits[judged_split], given["instruction"], splits["outside"], **generation
     )
     clock.stop()
     start.finish(
         steps=runs.logged_steps(start.folder),
-        tables=dict(predictions=predictions, checkpoints=checkpoints),
+        tables=dict(
+            predictions=predictions, checkpoints=checkpoints, **evaluate.outside(start, last_step, splits["outside"])
+        ),
         facts=dict(documents=len(labelled)),
         weights=None if start.name != f"start-s{seed}" else weights,  # a variant's: its checkpoint in this copy will do
     )
@@ -210,12 +212,16 @@ if run.live:
         run.mark_trained()
         del trainer, policy
     predictions, checkpoints = evaluate.checkpoints(
-        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], **generation
+        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], splits["outside"], **generation
     )
     clock.stop()
     run.finish(
         steps=runs.logged_steps(run.folder),
-        tables=dict(predictions=predictions, checkpoints=checkpoints),
+        tables=dict(
+            predictions=predictions,
+            checkpoints=checkpoints,
+            **evaluate.outside(run, run.checkpoints()[-1][0], splits["outside"]),
+        ),
         facts=dict(documents=len(splits["pool"])),
     )
 record = run.record

@@ -227,13 +227,18 @@ if run.live:
         del trainer, policy
     grpo.check_seeds_differ(run, other_runs)
     predictions, checkpoints = evaluate.checkpoints(
-        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], **generation
+        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], splits["outside"], **generation
     )
     clock.stop()
     rollouts = grpo.rollouts(run.folder)
     run.finish(
         steps=runs.logged_steps(run.folder).merge(grpo.step_counts(rollouts), on="step", validate="1:1"),
-        tables=dict(predictions=predictions, checkpoints=checkpoints, rollouts=rollouts),
+        tables=dict(
+            predictions=predictions,
+            checkpoints=checkpoints,
+            rollouts=rollouts,
+            **evaluate.outside(run, run.checkpoints()[-1][0], splits["outside"]),
+        ),
         facts=dict(pool=len(splits["pool"]), prompts=len(pool)),
     )
 record = run.record

@@ -465,6 +465,20 @@ show.notes(
 )
 
 # %% [markdown]
+# Places of birth alone, beside what a regular expression finds in the same documents (`lib.baseline`).
+
+# %% tags=["hide-input"]
+places = errors.birth_places(setup, judged)
+show.table("birth_places", places, layouts.BIRTH_PLACES)
+labelled = setup.info["facts"].get("known")
+show.notes(
+    {
+        "baseline": "not measured" if places is None else "{right} of {n}".format(**places.iloc[0]),
+        "birth_place_nulls": "not counted" if labelled is None else f"{n - labelled['birth_place']} of {n}",
+    }
+)
+
+# %% [markdown]
 # ### Where each run's seconds went
 #
 # Every billed second is in one row; inside a step of a GPU run the device's clock decides. A part that no timer saw
@@ -673,6 +687,27 @@ show.notes({"not_run": phrases.not_run({name for name, _ in beside}), "variants"
 show.table("variants", varied, layouts.VARIANTS)
 
 # %% [markdown]
+# ## On a text from elsewhere
+#
+# The last checkpoints on documents of another text, of people who are in no document of this one. Its labels are null
+# for some facts that the text states, so what fills a null is counted apart from what is right of the others. Tests:
+# exact records, Holm over them.
+
+# %%
+from lib.report import outside
+
+noted = outside.of(setup)
+elsewhere = outside.judged({("base", "-"): setup} | judged | beside, noted)
+filled = outside.fields(elsewhere, noted)
+outside_tests = outside.tests(elsewhere, wanted)
+
+# %% tags=["hide-input"]
+outside_path = setup.info["parameters"].get("outside_path", "")
+show.table("outside", filled, layouts.OUTSIDE, path=outside_path)
+show.table("outside_tests", outside_tests, layouts.OUTSIDE_TESTS)
+show.note("outside", phrases.outside(filled))
+
+# %% [markdown]
 # ## Verdicts and quantities by name
 #
 # What follows scores statements of three kinds: the published study's findings, the sentences of the articles, and
@@ -698,7 +733,8 @@ tested = {
     "null_hacking": nulls[nulls["checkpoint"] == "last"],
     **variants.all_tests(varied),
 }
-verdicts = {name: outcomes.of_rows(rows, alpha) for name, rows in tested.items()}
+on_wikipedia = outside.all_tests(outside_tests) if "wikipedia" in outside_path else {}  # as the quantities are called
+verdicts = {name: outcomes.of_rows(rows, alpha) for name, rows in (tested | on_wikipedia).items()}
 at_end = [verdicts["sft_over_grpo_at_end"], verdicts["grpo_over_dpo_at_end"]]
 opposite = {HELD: WRONG, WRONG: HELD}
 verdicts |= {
@@ -755,6 +791,10 @@ for name, part in (of_bill | {"update": cost.TOGETHER, "remainder": cost.UNACCOU
 for moment in at.index.unique("checkpoint"):
     quantities[f"nulls_{moment.replace(' ', '_')}"] = at.xs(moment, level="checkpoint")["all"].to_dict()
 quantities |= variants.quantities(varied)
+if on_wikipedia:
+    for arm, rows in filled.assign(share=filled["exact"] / filled["n"]).groupby("name"):
+        quantities |= {f"exact_wikipedia_{arm}": column(rows, "share")} if arm in ("start", *NAMES) else {}
+    quantities |= of_tests(on_wikipedia, noted["documents"])
 quantities = complete(quantities | of_verdicts(verdicts) | of_tests(tested, n), wanted)
 
 # %% [markdown]

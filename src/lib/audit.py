@@ -70,6 +70,10 @@ def problems(run: records.Record) -> list[str]:
     named |= {key: identity[key]["values"] for key in ("parameters", "trainer")}
     found += [f"{key} is not that of identity" for key, value in named.items() if run.info[key] != value]
     found += _judgement_problems(run.predictions, "predictions")
+    if run.has("predictions_outside"):
+        found += _judgement_problems(run.predictions_outside, "predictions_outside")
+        if set(run.predictions_outside["step"]) != {run.checkpoints["step"].max()}:
+            found.append("predictions_outside are not those of the last checkpoint")
     for row in run.checkpoints.to_dict("records"):
         counted = evaluate.count(run.predictions[run.predictions["step"] == row["step"]])
         found += [

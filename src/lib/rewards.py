@@ -85,7 +85,7 @@ def verdicts(completion: str, gold: dict) -> dict:
             "verdicts": dict.fromkeys(FIELDS, "invalid"),
             "exact": False,
         }
-    judged = {field: _verdict(values[field], gold[field]) for field in FIELDS}
+    judged = {field: verdict(values[field], gold[field]) for field in FIELDS}
     return {
         "valid": True,
         "values": values,
@@ -94,7 +94,8 @@ def verdicts(completion: str, gold: dict) -> dict:
     }
 
 
-def _verdict(value: str | None, gold: str | None) -> str:
+def verdict(value: str | None, gold: str | None) -> str:
+    """Of a field of a valid completion: right, wrong, missing or spurious (the module's text)."""
     if value is None:
         return "right" if gold is None else "missing"
     if gold is None:

@@ -6,6 +6,7 @@ A name in braces in a title is a text that was glued before (`show.table`).
 
 import pandas as pd
 
+from lib.data import FIELDS
 from lib.report.budgets import PAIRS
 from lib.report.compare import LETTERS, NAMES
 from lib.report.diagnose import MISTAKES, NULLABLE
@@ -378,6 +379,27 @@ VARIANTS = {
     "of its arm's": lambda row: number(row.bill_ratio, ".0%"),
     "zero-variance groups": lambda row: shares_moved(row.zero_first, row.zero_last),
 }
+
+RUN_OF = {"run": lambda row: f"{row.name.replace('_', ' ')}, seed {row.seed}".replace(" ", NO_BREAK)}
+OUTSIDE = (
+    RUN_OF
+    | {"exact": lambda row: f"{row.exact} of {row.n}", "invalid": only("invalid", counts)}
+    | fields(
+        FIELDS,
+        lambda row, field: "{} of {}; {} of {}".format(
+            *(getattr(row, f"{field}_{what}") for what in ("right", "known", "filled", "null"))
+        ),
+    )
+)
+OUTSIDE_TESTS = (
+    {"pair": lambda row: f"{NAMES.get(row.left, row.left)} and {NAMES.get(row.right, row.right)}, seed {row.seed}"}
+    | FIRST_SECOND
+    | better("first / second better")
+    | TESTED
+)
+BIRTH_PLACES = {"by": lambda row: row.by, "right": lambda row: f"{row.right} of {row.n}"} | columns(
+    {"wrong": "wrong", "missing": "missing", "spurious": "spurious"}, counts
+)
 
 LEAN = {
     "case": lambda row: row.case,

@@ -199,6 +199,12 @@ def variants(found: pd.DataFrame, alpha: float) -> str:
     return "; ".join(texts) or "none is recorded"
 
 
+def outside(rows: pd.DataFrame) -> str:
+    """Exact records of each run on the text from elsewhere; of `outside.fields`."""
+    texts = [f"{row.name.replace('_', ' ')} {row.exact} of {row.n} (seed {row.seed})" for row in rows.itertuples()]
+    return ", ".join(texts) or "not measured"
+
+
 def not_run(names: set) -> str:
     """What was planned beside the arms and did not run; names: the variants that did."""
     return "; ".join(words for name, (_, words) in PLANNED.items() if name not in names) or "nothing"
