@@ -57,17 +57,19 @@ def write(
     skip=(),
     info=None,
     variants=None,
+    outside=False,
 ):
     """Write and pin all runs of a study: setup, and for each seed the start and the arms.
 
     seeds: arm -> its seeds (default: 0 and 1 for every arm). drop_steps: runs that logged nothing of their own by step.
     skip: runs that are left out. info: name of a run -> what its run.json says otherwise. variants: of seed 0, by name
-    such as "grpo-lean" -> (curve, parameters, the run that it began from, "start-s0" or "setup").
+    such as "grpo-lean" -> (curve, parameters, the run that it began from, "start-s0" or "setup"). outside: last
+    checkpoints were judged on another text too, with what they have on this one.
     """
     seeds = seeds or {arm: [0, 1] for arm in arms}
     folder = Path(runs) / profile
     every_seed = sorted({seed for own in seeds.values() for seed in own})
-    writer = _Writer(folder, profile, device, skip, info or {})
+    writer = _Writer(folder, profile, device, skip, info or {}, outside)
     writer.run("setup", None, [(0, 0.20)], {}, None, [("model_load", None, 1.0)])
     for seed in every_seed:
         start_curve, load = [(50, 0.45), (90, START)], [("model_load", None, 10.0)]
@@ -94,8 +96,9 @@ def write(
 
 
 class _Writer:
-    def __init__(self, folder, profile, device, skip, info):
+    def __init__(self, folder, profile, device, skip, info, outside):
         self.folder, self.profile, self.device, self.skip, self.info = folder, profile, device, skip, info
+        self.outside = outside
         (folder / "pins").mkdir(parents=True, exist_ok=True)
 
     def run(self, arm, seed, curve, parents, steps, phases, more=None, variant="", parameters=None):
@@ -130,7 +133,7 @@ class _Writer:
         ledger["step"] = ledger["step"].astype("Int64")
         ledger["device_s"] = ledger["device_s"].astype("float64")
         tables = {"checkpoints": pd.DataFrame(checkpoints), "predictions": pd.concat(predictions), "phases": ledger}
-        tables |= more or {}
+        tables |= (more or {}) | ({"predictions_outside": predictions[-1]} if self.outside else {})
         if steps is not None:
             tables["steps"] = steps
         for table, rows in tables.items():
