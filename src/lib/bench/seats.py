@@ -14,11 +14,11 @@ from lib import clock, provenance, records
 
 
 class Results:
-    """The two files, rewritten after every turn."""
+    """The two files of a benchmark, rewritten after every turn."""
 
-    def __init__(self, folder: Path, case: str, arguments: dict):
+    def __init__(self, folder: Path, case: str, arguments: dict, name: str = "grpo_step"):
         folder.mkdir(parents=True, exist_ok=True)
-        self.table, self.notes = folder / "grpo_step.parquet", folder / "grpo_step.json"
+        self.table, self.notes = folder / f"{name}.parquet", folder / f"{name}.json"
         self.rows = records.read_table(self.table).to_dict("records") if self.table.exists() else []
         self.sessions = clock.read_json(self.notes) if self.notes.exists() else []
         self.session = dict(session=clock.now_utc(), case=case, arguments=arguments, **provenance.describe())
@@ -44,7 +44,7 @@ class Seat(TrainerCallback):
         self.capture = self.closing = False
         self.turn, self.done = threading.Semaphore(0), threading.Semaphore(0)
         self.thread = None
-        self.count = {}
+        self.count, self.tokens_before = {}, 0
 
     def reward(self, completions, completion_ids, **_):
         size = self.trainer.num_generations
@@ -104,8 +104,10 @@ class Seat(TrainerCallback):
         peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
         self.rows.append(
             {"variant": self.variant, "step": state.global_step, "wall_s": end - self.since, "peak_gib": peak}
+            | {"tokens": state.num_input_tokens_seen - self.tokens_before}  # TRL's count: prompts and completions
             | self.count
         )
+        self.tokens_before = state.num_input_tokens_seen
         self.left -= 1
         if self.left == 0:
             if self.clock:

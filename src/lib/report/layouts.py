@@ -6,7 +6,6 @@ A name in braces in a title is a text that was glued before (`show.table`).
 
 import pandas as pd
 
-from lib.data import FIELDS
 from lib.report.budgets import PAIRS
 from lib.report.compare import LETTERS, NAMES
 from lib.report.diagnose import MISTAKES, NULLABLE
@@ -106,10 +105,6 @@ ALL_BUDGETS = (
 )
 
 OTHER_PAIRS = PAIR | BUDGET | FIRST_SECOND | better("first / second better") | TESTED
-
-
-def shares_moved(first, last) -> str:
-    return "-" if pd.isna(first) else f"{first:.0%} to {last:.0%}"
 
 
 def points(value) -> str:
@@ -353,63 +348,6 @@ def scaled(name: str, form: str, factor: float = 1.0):
         return "not measured" if pd.isna(value) else format(value * factor, form)
 
     return text
-
-
-def spread(prefix: str):
-    """A function of a row: a median of seconds with its quartiles and number."""
-
-    def text(row) -> str:
-        value, low, high, n = (getattr(row, prefix + name) for name in ("s", "low", "high", "n"))
-        return f"{value:.2f} ({low:.2f} to {high:.2f}), n = {n:.0f}"
-
-    return text
-
-
-VARIANTS = {
-    "variant": lambda row: row.name.replace("_", " "),
-    "of": lambda row: f"{LETTERS[row.arm]}, seed {row.seed}".replace(" ", NO_BREAK),
-    "differs by": lambda row: row.differs,
-    "from, to": lambda row: moved(row.start, row.last, ".4f"),
-    "it / its start better": lambda row: versus(row.start_better, row.start_worse),
-    "its p (Holm)": lambda row: p_value(row.start_p_holm),
-    "its arm's last": lambda row: accuracy(row.arm_last),
-    "it / its arm better": lambda row: versus(row.arm_better, row.arm_worse),
-    "p of it (Holm)": lambda row: p_value(row.arm_p_holm),
-    "spent": lambda row: spent(row.hours),
-    "of its arm's": lambda row: number(row.bill_ratio, ".0%"),
-    "zero-variance groups": lambda row: shares_moved(row.zero_first, row.zero_last),
-}
-
-RUN_OF = {"run": lambda row: f"{row.name.replace('_', ' ')}, seed {row.seed}".replace(" ", NO_BREAK)}
-OUTSIDE = (
-    RUN_OF
-    | {"exact": lambda row: f"{row.exact} of {row.n}", "invalid": only("invalid", counts)}
-    | fields(
-        FIELDS,
-        lambda row, field: "{} of {}; {} of {}".format(
-            *(getattr(row, f"{field}_{what}") for what in ("right", "known", "filled", "null"))
-        ),
-    )
-)
-OUTSIDE_TESTS = (
-    {"pair": lambda row: f"{NAMES.get(row.left, row.left)} and {NAMES.get(row.right, row.right)}, seed {row.seed}"}
-    | FIRST_SECOND
-    | better("first / second better")
-    | TESTED
-)
-BIRTH_PLACES = {"by": lambda row: row.by, "right": lambda row: f"{row.right} of {row.n}"} | columns(
-    {"wrong": "wrong", "missing": "missing", "spurious": "spurious"}, counts
-)
-
-LEAN = {
-    "case": lambda row: row.case,
-    "dead groups": scaled("dead_share", ".0%"),
-    "stock (s)": spread("stock_"),
-    "variant": lambda row: row.variant,
-    "its step (s)": spread(""),
-    "multiple": lambda row: times(row.multiple),
-    "positions": lambda row: counts(row.positions),
-}
 
 
 def bills(by_run: pd.DataFrame) -> dict:
