@@ -21,10 +21,12 @@ profile: str = "laptop"  # which profile these parameters belong to
 judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
 max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share); no part of any run
 seed: int = 0  # seed of sampling and data order
+variant: str = ""  # name of this run beside the arm's own, such as lean ("": the own one); no part of any run
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 pair_documents: int = 400  # pool documents that are sampled for pairs
 samples_per_document: int = 4  # samples a document
 pair_temperature: float = 1.0  # sampling temperature
+pairs_from: str = "gold"  # gold | unlabelled: gold against the worst wrong sample, or the best sample against the worst
 dpo_beta: float = 0.1  # strength of the pull to the reference
 dpo_learning_rate: float = 3e-5  # of arm B
 dpo_epochs: float = 2.0  # passes over the pairs
@@ -41,13 +43,15 @@ import pandas as pd
 from lib import clock as clocks
 from lib import data, decode, evaluate, likelihood, records, rewards, runs
 from lib.paths import ROOT
-from lib.report import compare, cost, errors, layouts, ledger, plots, preference
+from lib.report import bill, compare, cost, diagnose, errors, layouts, plots, preference
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded
 if judged_split not in ("heldout", "dev"):
     raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
+if pairs_from not in ("gold", "unlabelled"):
+    raise ValueError(f"pairs_from: got {pairs_from!r}, expected gold or unlabelled")
 pool_size = int((setup.splits["split"] == "pool").sum())
 if pair_documents > pool_size:
     raise ValueError(f"pair_documents: got {pair_documents}, expected at most {pool_size}, the documents of the pool")
@@ -79,20 +83,23 @@ run = runs.open_run(
         pair_documents=pair_documents,
         samples_per_document=samples_per_document,
         pair_temperature=pair_temperature,
+        pairs_from=pairs_from,
         judged_split=judged_split,
         start_weights=start.checkpoints["weights_sha256"].iloc[-1],
-        reward=rewards.formula(),  # it decides which wrong sample is the worst
+        reward=rewards.formula(labels=pairs_from == "gold"),  # it decides which sample is the worst
         lean=lean,
     ),
     trainer=("DPOConfig", config),
+    variant=variant,
 )
 
 # %% [markdown]
 # ## Pairs
 #
 # A few samples a document from the shared start. Rejected is the wrong sample with the lowest reward, the first of
-# them where several are equal; a document whose samples are all right gives no pair. Sampled pairs are kept, so an
-# interrupted run does not pay for them twice.
+# them where several are equal; a document whose samples are all right gives no pair. With `pairs_from` unlabelled,
+# chosen is the best sample and rejected the worst, by the reward that sees no label; samples that are all equal give no
+# pair. Sampled pairs are kept, so an interrupted run does not pay for them twice.
 
 
 # %%
@@ -100,6 +107,12 @@ def make_pairs(documents, samples_P_N):
     """The pairs {id, prompt, chosen, rejected} of documents and their samples."""
     pairs = []
     for document, samples in zip(documents, samples_P_N, strict=True):
+        if pairs_from == "unlabelled":
+            worst, best = rewards.extremes(samples, document["text"])
+            if worst != best:
+                prompt = data.messages(document, given["instruction"])
+                pairs.append(dict(id=document["id"], prompt=prompt, chosen=best, rejected=worst))
+            continue
         wrong = [s for s in samples if not rewards.verdicts(s, document)["exact"]]
         if wrong:
             rejected = min(wrong, key=lambda s: rewards.reward(s, document, document["text"]))
@@ -143,7 +156,7 @@ if run.live:
     pairs = json.loads(pairs_file.read_text())
     if not pairs:
         raise ValueError(
-            f"no pairs: all samples of the {len(pool)} documents are right, and DPO has nothing to learn from"
+            f"no pairs: all samples of the {len(pool)} documents are equally good, and DPO has nothing to learn from"
         )
 
 # %% [markdown]
@@ -203,7 +216,9 @@ if run.live and not run.trained:
 if run.live:
     judged = {0: start.weights} | dict(run.checkpoints())  # the start too, for its greedy answers
     documents = splits[judged_split]
-    predictions, checkpoints = evaluate.checkpoints(run, judged, documents, given["instruction"], **generation)
+    predictions, checkpoints = evaluate.checkpoints(
+        run, judged, documents, given["instruction"], splits["outside"], **generation
+    )
     watched_file = run.folder / "watched_pairs.json"
     if not watched_file.exists():
         with clock.phase("evaluation"):
@@ -220,6 +235,7 @@ if run.live:
             predictions=predictions[predictions["step"] > 0],  # the start's are in its own record
             checkpoints=checkpoints[checkpoints["step"] > 0],
             likelihood=logps,
+            **evaluate.outside(run, run.checkpoints()[-1][0], splits["outside"]),
         ),
         facts=dict(
             sampled_documents=len(pool),
@@ -234,8 +250,8 @@ record = run.record
 # %% tags=["hide-input"]
 facts, zero = record.info["facts"], record.info["facts"]["step_zero"]
 print(
-    f"{facts['samples']} samples of {facts['sampled_documents']} documents gave {facts['pairs']} pairs; "
-    f"{facts['prompts_all_right']} documents had no wrong sample."
+    f"{facts['samples']} samples of {facts['sampled_documents']} documents gave {facts['pairs']} pairs;\n"
+    f"{facts['prompts_all_right']} documents gave none."
 )
 print(
     f"Step 0: loss {zero['loss']:.6f} (ln 2 is {math.log(2):.6f}), "
@@ -245,32 +261,19 @@ if zero["merge_gap_nats"] is None:
     print("Full fine-tuning: there is no adapter whose merging could change the scores.")
 else:
     print(
-        "Merging the start's adapter into the base changes a gold record's log-prob "
+        "Merging the start's adapter into the base changes a gold record's log-prob\n"
         f"by {zero['merge_gap_nats']:.3f} nats on average."
     )
 
 # %% [markdown]
 # ## Cost
+#
+# Where arm B's billed seconds went, each second in one row only. Unaccounted is what no timer saw; above
+# `max_unaccounted` the notebook stops. The gaps compare the rows with other clocks: the device's events over all steps,
+# the system's clock over the whole attempt.
 
 # %% tags=["hide-input"]
-device = record.info["device"]
-shares = cost.share_table(record.phases, record.info["billed_s"], max_unaccounted, record.name)
-shares = shares.dropna(subset="seconds")
-caption = f"Arm B, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}."
-plots.table(plots.lay_out(shares, layouts.SHARES), "dpo_bill", caption, csv=shares)
-
-# %% [markdown]
-# Does the ledger close, and what passed through the model? Unaccounted is what no timer saw; above `max_unaccounted`
-# the notebook stops. The gaps compare the rows with other clocks: the device's events over all steps, the system's
-# clock over the whole attempt.
-
-# %% tags=["hide-input"]
-closed = ledger.table([record])
-plots.table(plots.lay_out(closed, layouts.LEDGER), "dpo_ledger", "How well the seconds add up.", csv=closed)
-
-# %% tags=["hide-input"]
-counted = ledger.passes(record).assign(run=record.name)
-plots.table(plots.lay_out(counted, layouts.PASSES), "dpo_passes", "Passes through the model.", csv=counted)
+bill.tables(record, f"Arm B, seed {seed}", max_unaccounted)
 
 # %% [markdown]
 # ## Diagnostics: likelihood displacement
@@ -281,7 +284,7 @@ plots.table(plots.lay_out(counted, layouts.PASSES), "dpo_passes", "Passes throug
 # {cite}`razin2024unintentional`.
 
 # %% tags=["hide-input"]
-lines = record.steps.assign(seed=seed)
+lines = diagnose.full_batches(record.steps).assign(seed=seed)  # the last batch of an epoch may hold a single pair
 plots.picture(
     plots.dpo_training(lines),
     "Three line charts by optimizer step: summed log-probability of chosen and rejected, the same per token, and "
@@ -291,14 +294,22 @@ plots.picture(
 
 # %% tags=["hide-input"]
 tenth = max(1, len(lines) // 10)
-columns = ["chosen_logp", "rejected_logp", "chosen_logp_token", "rejected_logp_token", "accuracy", "margin"]
+measures = {
+    "chosen_logp": "log-prob of the chosen answer",
+    "rejected_logp": "log-prob of the rejected answer",
+    "chosen_logp_token": "chosen, per token",
+    "rejected_logp_token": "rejected, per token",
+    "margin": "margin of the rewards",
+    "accuracy": "preference accuracy",
+}
 ends = pd.DataFrame(
-    {"first tenth of steps": lines[columns].head(tenth).mean(), "last tenth": lines[columns].tail(tenth).mean()}
+    {"first tenth": lines.head(tenth)[[*measures]].mean(), "last": lines.tail(tenth)[[*measures]].mean()}
 )
 plots.table(
-    ends.round(3).rename_axis("measure").reset_index(),
+    ends.rename(index=measures).map("{:.3f}".format).rename_axis("measure").reset_index(),
     "dpo_ends",
-    "Means over the first and last tenth of the steps (nats).",
+    "Means over the first and the last tenth of the steps, full batches alone (log-probs in nats).",
+    csv=ends.rename_axis("measure").reset_index(),
 )
 
 # %% [markdown]
@@ -347,6 +358,7 @@ plots.table(
 
 # %% tags=["hide-input"]
 first, last = start.checkpoints.iloc[-1], record.checkpoints.iloc[-1]
+device = record.info["device"]
 print(
     f"Arm B, seed {seed}: from {first.exact} to {last.exact} of {last.n} exact "
     f"in {cost.show_hours(last.billed_s / 3600)}"

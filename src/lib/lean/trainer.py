@@ -4,11 +4,13 @@ Each saving is exact and has a name in `SAVINGS`. Where a setting would make one
 """
 
 import contextlib
+import copy
 import functools
 import json
 import math
 
 import torch
+from datasets import Dataset
 from trl import GRPOTrainer
 
 from lib.lean import adapters, engine, modules, norms, packed
@@ -24,6 +26,7 @@ SAVINGS = {
     "checkpoint": "no recomputation in the backward pass, where a probe says that its memory is there",
     "sync": "the engine gets what changed, in one call, and nothing is merged into the base",
     "tokens": "a prompt is tokenised once, not once a rollout and step",
+    "rows": "the rows of a generation are read from the data set once, not at every micro-batch",
     "rollouts": "the engine is asked once a prompt, and its text, which nobody reads, is not decoded",
 } | modules.SAVINGS
 FORWARD = {"prefix"} | modules.FORWARD  # those that compute the forward pass otherwise
@@ -36,7 +39,13 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         self.savings = frozenset()  # until the trainer stands
         super().__init__(*args, **kwargs)
         self._norms = norms.layers(self.model)
-        self._prompt_ids, self._scoring, self._known_rewards, self._correcting = {}, None, None, None
+        self._loader, self._prompt_ids, self._scoring, self._known_rewards, self._correcting = (
+            None,
+            {},
+            None,
+            None,
+            None,
+        )
         self.use(savings)
 
     def use(self, savings) -> None:
@@ -46,6 +55,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         if self.args.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
         self._use_modules(self.savings)
+        self._place_rows()
         modules.keep_mode(self.model, "mode" in self.savings)
         if self.use_vllm:
             for saving, name, method in (
@@ -67,7 +77,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         """(whether it holds, savings that it switches off, reason) of this trainer's settings."""
         args = self.args
         window, slots = args.gradient_accumulation_steps, args.steps_per_generation
-        rows = [*RESHAPE, "trim", "old"]
+        rows, rows_of = [*RESHAPE, "trim", "old"], self.train_dataset
         asked, layers, everything = ["sync", "rollouts"], ["casts", "lora"], [*SAVINGS, *OPTIONAL]
         server = self.use_vllm and (
             self.vllm_mode != "colocate" or args.vllm_tensor_parallel_size > 1 or args.vllm_enable_sleep_mode
@@ -90,6 +100,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             (not modules.plain_attention(self.model), ["prefix"], "attention is not plain SDPA"),
             (self.tools or self.environment_factories is not None, ["tokens"], "prompts depend on tools"),
             (not_plain, [*layers, "sync"], not_plain),
+            (not isinstance(rows_of, Dataset) or rows_of.format["type"], ["rows"], "the data set makes its rows anew"),
             (self.accelerator.mixed_precision == "no", ["casts"], "no autocast takes their place"),
             (not self._norms, ["norms"], "the model has none of the known form"),
             (not self.use_vllm, asked, "no vLLM engine"),
@@ -109,6 +120,27 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             self._use_modules(frozenset())  # the model goes back as PEFT made it
 
     # Rollouts
+
+    def get_train_dataloader(self):
+        """TRL's loader, which yields the rows of a generation once a micro-batch, over rows that are kept between."""
+        if isinstance(self.train_dataset, Dataset):
+            self.train_dataset = copy.copy(self.train_dataset)  # the caller's own stays as it is
+            read, last = self.train_dataset.__getitems__, [None, None]
+
+            def read_once(indices):
+                if "rows" not in self.savings or indices != last[0]:
+                    last[:] = list(indices), read(indices)
+                return last[1]
+
+            self.train_dataset.__getitems__ = read_once
+        self._loader = super().get_train_dataloader()
+        self._place_rows()
+        return self._loader
+
+    def _place_rows(self) -> None:
+        """Whether the loader looks for tensors in its rows, to move them to the device."""
+        if self._loader is not None:
+            self._loader.device = None if "rows" in self.savings else self.accelerator.device
 
     def _tokenize_prompts(self, prompts):
         if "tokens" not in self.savings:
