@@ -29,7 +29,7 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from lib import data, decode
 from lib.bench import cases as bench_cases
 from lib.bench.seats import Results, Seat, adapter, now, progress
-from lib.lean.arms import DPO_SAVINGS, SFT_SAVINGS, Lean, LeanDPOTrainer, LeanSFTTrainer
+from lib.lean.arms import DPO_SAVINGS, OPTIONAL, SFT_SAVINGS, Lean, LeanDPOTrainer, LeanSFTTrainer
 from lib.paths import RESULTS
 
 ARMS = {"sft": (SFTTrainer, SFTConfig, LeanSFTTrainer), "dpo": (DPOTrainer, DPOConfig, LeanDPOTrainer)}
@@ -256,7 +256,9 @@ def main(argv=None) -> None:
     told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as work:
-        bench = Bench(arguments, Results(arguments.out, "arm_step", arguments.case, told), Path(work))
+        results = Results(arguments.out, "arm_step", arguments.case, told)
+        results.session["facts"]["savings"] = DPO_SAVINGS | OPTIONAL  # in words; SFT's are among them
+        bench = Bench(arguments, results, Path(work))
         for arm in arguments.arms:
             for name, settings in variants(arm, arguments.batches, not arguments.uncompiled).items():
                 if bench.left() > 0:
