@@ -218,7 +218,7 @@ def test_multiples_follow_the_bill_and_a_gets_its_own_savings():
 
 def test_rates_of_the_other_arms_by_hand():
     rates = projection.arm_rates(fake_bench.arm_rows())
-    assert rates.loc[rates["arm"] == "sft", "over"].tolist() == [1, 2, 4, 8]
+    assert rates.loc[rates["arm"] == "sft", "over"].tolist() == [0.5, 1, 4, 8]
     assert projection.fastest(rates, "sft").variant == "+casts"  # compiled layers apart
     assert projection.fastest(rates, "dpo").over == 2  # 0.25 s, and as much for the reference beforehand
     cut = fake_bench.arm_rows().iloc[:1].assign(session=LATER)

@@ -108,8 +108,8 @@ def projected(table: pd.DataFrame, study: dict, rates: pd.DataFrame) -> dict[str
         found[f"projected_{arm}"] = f"{LETTERS[arm]}: {ABSENT}"
         if row is not None:
             found[f"projected_{arm}"] = (
-                f"{LETTERS[arm]}: {row.rate:,.0f} tokens a second, {times(row.over)} of {row.rate / row.over:,.0f} at "
-                f"TRL's defaults; its {hours:.3f} h would be {hours / row.over:.3f} h"
+                f"{LETTERS[arm]}: {row.rate:,.0f} tokens a second, {times(row.over)} of stock's "
+                f"{row.rate / row.over:,.0f} in bf16; its {hours:.3f} h would be {hours / row.over:.3f} h"
             )
     return found
 
