@@ -97,9 +97,9 @@ def arm_step() -> pd.DataFrame | None:
 def arm_rates(rows: pd.DataFrame | None) -> pd.DataFrame:
     """Tokens a second of SFT and DPO at the published case, in the order measured: one row an arm and variant.
 
-    `arm`, `variant`, `batch` (documents), `rate` (median), `low`, `high` (quartiles), `n`, `over` and `over_default` (of
-    the medians, over STOCK's and DEFAULT's). Where a reference scored the pairs beforehand, its seconds count, as in a
-    run of one epoch. Of each arm one session: of those with the most variants, the newest.
+    `arm`, `variant`, `batch` (documents), `rate` (median), `low`, `high` (quartiles), `n`, `over` and `over_default`
+    (of the medians, over STOCK's and DEFAULT's). Where a reference scored the pairs beforehand, its seconds count, as
+    in a run of one epoch. Of each arm one session: of those with the most variants, the newest.
     """
     found = []
     for arm, own in () if rows is None else rows[rows["case"] == benches.PUBLISHED].groupby("arm", sort=False):
