@@ -87,7 +87,8 @@ def pinned(profile: str, name: str) -> Record:
     path = RUNS / profile / "pins" / f"{name}.json"
     if not path.exists():
         raise FileNotFoundError(
-            f"run {name} of profile {profile} is not there yet: execute its stage first (make book PROFILE={profile})"
+            f"run {name} of profile {profile} is not there yet: execute its stage first (make book PROFILE={profile}; "
+            "a run beside the arms: make variant)"
         )
     note = clock.read_json(path, "folder", "id")
     if not (ROOT / note["folder"] / "run.json").exists():
