@@ -87,7 +87,7 @@ def study(which):
         "varied": {
             "variants": {
                 "grpo-lean": ([(40, 0.70), (90, 0.80)], {"lean": True}, "start-s0"),
-                "grpo-from_base": ([(100, 0.30)], {}, "setup"),
+                "grpo-from_base": ([(180, 0.30)], {"lean": True}, "setup"),
             },
             "outside": True,
             "info": {
@@ -341,12 +341,12 @@ def test_variants_stand_beside_their_arm_and_what_did_not_run_is_said():
     base, varied = study("base"), study("varied")
     assert base["variants"] == "none is recorded" and "No variant" in base["table_variants"]
     assert varied["variants"] == (
-        "from base, seed 0: below GRPO, for 11% of its hours; "
+        "from base, seed 0: below GRPO, for 20% of its hours and 200% of its lean run's; "
         "lean, seed 0: no difference shown to GRPO, for 10% of its hours"
     )
     rows = {row[0]: row for row in cells(varied["table_variants"])}
     assert rows["lean"][2:4] == ["lean True", "0.6000 to 0.8000"] and rows["lean"][6] == "0.8000"
-    assert rows["from base"][2:4] == ["from the base model", "0.2000 to 0.3000"]
+    assert rows["from base"][2:4] == ["from the base model, lean True", "0.2000 to 0.3000"]
     assert "C from the base model" in base["not_run"] and "C from the base model" not in varied["not_run"]
     assert "C from A's last checkpoint" in varied["not_run"]
     values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}

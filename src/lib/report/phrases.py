@@ -170,6 +170,7 @@ def variants(found: pd.DataFrame, alpha: float) -> str:
     for row in found.itertuples():
         how = outcomes.shown(row.arm_better, row.arm_worse, row.arm_p_holm, alpha)
         ratio = f", for {row.bill_ratio:.0%} of its hours" if pd.notna(row.bill_ratio) else ""
+        ratio += f" and {row.lean_ratio:.0%} of its lean run's" if pd.notna(row.lean_ratio) else ""
         texts.append(f"{row.name.replace('_', ' ')}, seed {row.seed}: {says[how]} {NAMES[row.arm]}{ratio}")
     return "; ".join(texts) or "none is recorded"
 

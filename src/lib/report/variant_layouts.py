@@ -24,6 +24,7 @@ VARIANTS = {
     "p of it (Holm)": lambda row: p_value(row.arm_p_holm),
     "spent": lambda row: spent(row.hours),
     "of its arm's": lambda row: number(row.bill_ratio, ".0%"),
+    "of the lean run's": lambda row: number(row.lean_ratio, ".0%"),
     "zero-variance groups": lambda row: _from_to(row.zero_first, row.zero_last),
 }
 
