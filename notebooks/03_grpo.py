@@ -263,7 +263,8 @@ bill.tables(record, f"Arm C, seed {seed}", max_unaccounted)
 # that has had nothing to learn from for so many steps.
 
 # %% tags=["hide-input"]
-lines = record.steps.assign(seed=seed, zero_variance=record.steps["zero_variance_groups"] / record.steps["groups"])
+signal = diagnose.by_step(record.steps)  # a lean run whose groups are all dead logs no entropy
+lines = record.steps.assign(seed=seed, zero_variance=signal["zero_variance"], entropy=signal["entropy"])
 plots.picture(
     plots.group_signal(lines),
     "Two line charts by optimizer step: share of groups whose rewards are all equal, and entropy of the policy.",

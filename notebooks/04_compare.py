@@ -755,7 +755,7 @@ show.table("variants", varied, variant_layouts.VARIANTS)
 from lib.report import outside
 
 noted = outside.of(setup)
-elsewhere = outside.judged({("base", "-"): setup} | judged | beside, noted)
+elsewhere = outside.judged({("base", ""): setup} | judged | beside, noted)
 filled = outside.fields(elsewhere, noted)
 outside_tests = outside.tests(elsewhere, wanted)
 

@@ -364,7 +364,10 @@ def test_a_text_from_elsewhere_and_a_regular_expression():
     rows = {row[0].replace("\u00a0", " "): row[1:] for row in cells(varied["table_outside"])}
     assert rows["sft, seed 0"][:2] == ["174 of 200", "0"] and rows["lean, seed 0"][0] == "160 of 200"
     assert rows["sft, seed 0"][5] == "133 of 133; 0 of 67"  # dates of death; a third of the made-up people is alive
-    assert "sft 174 of 200 (seed 0)" in varied["outside"] and "wikipedia.jsonl" in varied["table_outside"]
+    assert (
+        "base: 40 of 200; start, seed 0: 120 of 200" in varied["outside"]
+        and "wikipedia.jsonl" in varied["table_outside"]
+    )
     pairs = {row[0] for row in cells(varied["table_outside_tests"])}
     assert len(pairs) == 8 and "GRPO and continued SFT, seed 1" in pairs
     values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}

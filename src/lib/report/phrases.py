@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from lib.report import alarms, cost, diagnose, layouts, outcomes
+from lib.report import alarms, cost, diagnose, layouts, outcomes, variant_layouts
 from lib.report.compare import NAMES
 from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
 from lib.report.predictions import PLANNED
@@ -177,8 +177,8 @@ def variants(found: pd.DataFrame, alpha: float) -> str:
 
 def outside(rows: pd.DataFrame) -> str:
     """Exact records of each run on the text from elsewhere; of `outside.fields`."""
-    texts = [f"{row.name.replace('_', ' ')} {row.exact} of {row.n} (seed {row.seed})" for row in rows.itertuples()]
-    return ", ".join(texts) or "not measured"
+    texts = [f"{variant_layouts.of_seed(row)}: {row.exact} of {row.n}" for row in rows.itertuples()]
+    return "; ".join(texts) or "not measured"
 
 
 def not_run(names: set) -> str:

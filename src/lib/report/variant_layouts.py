@@ -28,7 +28,13 @@ VARIANTS = {
     "zero-variance groups": lambda row: _from_to(row.zero_first, row.zero_last),
 }
 
-RUN_OF = {"run": lambda row: f"{row.name.replace('_', ' ')}, seed {row.seed}".replace(" ", NO_BREAK)}
+
+def of_seed(row) -> str:
+    """A run's name and seed; the base model has none."""
+    return row.name.replace("_", " ") + (f", seed {row.seed}" if row.seed != "" else "")
+
+
+RUN_OF = {"run": lambda row: of_seed(row).replace(" ", NO_BREAK)}
 OUTSIDE = (
     RUN_OF
     | {"exact": lambda row: f"{row.exact} of {row.n}", "invalid": only("invalid", counts)}
