@@ -13,7 +13,8 @@
 # start that all arms share) and then on the pool (arm A)?
 #
 # **Departures from the published study** {cite}`fan2026curves`: the model, the text and the sizes are the profile's.
-# Trainer arguments that are not named below are TRL's defaults, as there.
+# Trainer arguments that are not named below are TRL's defaults, as there. With `lean`, arm A's trainer leaves out work
+# that cannot change TRL's gradient (`lib.lean`).
 
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to
@@ -34,6 +35,7 @@ sft_batch_documents: int = 16  # arm A: documents an optimizer step
 sft_learning_rate: float = 4e-3  # of arm A
 sft_warmup_share: float = 0.0  # arm A: steps in which the learning rate rises from 0 (share)
 sft_save_steps: int = 4  # arm A: optimizer steps between checkpoints
+lean: bool = False  # arm A: the lean trainer: the same gradient as TRL's, for less time
 
 # %%
 
@@ -177,7 +179,9 @@ run = runs.open_run(
     data=setup.info["data_fingerprint"],
     model=setup.info["model"],
     parents=(setup, start.record),
-    parameters=dict(judged_split=judged_split, start_weights=start.record.checkpoints["weights_sha256"].iloc[-1]),
+    parameters=dict(
+        judged_split=judged_split, start_weights=start.record.checkpoints["weights_sha256"].iloc[-1], lean=lean
+    ),
     trainer=("SFTConfig", sft_config),
     variant=variant,
 )
@@ -193,12 +197,14 @@ if run.live:
     with clock.phase("imports"):
         from datasets import Dataset
         from trl import SFTConfig, SFTTrainer
+
+        from lib.lean.arms import LeanSFTTrainer
     if not run.trained:
         with clock.phase("model_load"):
             tokenizer = decode.load_tokenizer(ROOT / given["base"])
             policy = decode.load_policy(ROOT / given["base"], start.record.weights, given["dtype"], trainable=True)
         with clock.phase("trainer_setup"):
-            trainer = SFTTrainer(
+            trainer = (LeanSFTTrainer if lean else SFTTrainer)(  # the same arguments, the same gradient
                 model=policy,
                 args=SFTConfig(**run.machine(given["dtype"]), **sft_config),
                 train_dataset=Dataset.from_list(gold_answers(splits["pool"])),

@@ -14,6 +14,7 @@
 #
 # **Departures from the published study** {cite}`fan2026curves`: model, text and sizes are the profile's. The pairs are
 # built as there: chosen is gold, rejected the worst wrong one of a few samples. Sampling them is billed to this arm.
+# With `lean`, the trainer leaves out work that cannot change TRL's gradient (`lib.lean`); sampling is as it was.
 
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to
@@ -31,6 +32,7 @@ dpo_learning_rate: float = 3e-5  # of arm B
 dpo_epochs: float = 2.0  # passes over the pairs
 dpo_batch_pairs: int = 16  # pairs an optimizer step
 dpo_save_steps: int = 5  # optimizer steps between checkpoints
+lean: bool = False  # the lean trainer: the same gradient as TRL's, for less time
 
 # %%
 import json
@@ -85,6 +87,7 @@ run = runs.open_run(
         judged_split=judged_split,
         start_weights=start.checkpoints["weights_sha256"].iloc[-1],
         reward=rewards.formula(labels=pairs_from == "gold"),  # it decides which sample is the worst
+        lean=lean,
     ),
     trainer=("DPOConfig", config),
     variant=variant,
@@ -140,6 +143,8 @@ if run.live:
     with clock.phase("imports"):
         from datasets import Dataset
         from trl import DPOConfig, DPOTrainer
+
+        from lib.lean.arms import LeanDPOTrainer
     pool = splits["pool"][:pair_documents]
     pairs_file = run.folder / "pairs" / "pairs.json"
     if not (run.folder / "pairs" / "clock.json").exists():
@@ -171,7 +176,7 @@ if run.live and not run.trained:
         merge_gap = likelihood.merge_gap(copy, tokenizer, [p["prompt"] for p in some], [p["chosen"] for p in some])
         del copy
     with clock.phase("trainer_setup"):
-        trainer = DPOTrainer(
+        trainer = (LeanDPOTrainer if lean else DPOTrainer)(  # the same arguments, the same gradient
             model=policy,  # an adapter as policy: TRL keeps a frozen copy of it as the reference
             args=DPOConfig(**run.machine(given["dtype"]), **config),
             train_dataset=Dataset.from_list(
@@ -189,6 +194,8 @@ if run.live and not run.trained:
         )
         run.watch(trainer, likelihood.phases(trainer))
         likelihood.count_completion_tokens(trainer, run)
+        if lean:
+            trainer.score_reference()  # each pair once, before the first step; TRL scores it in every epoch
     with clock.phase("evaluation"):
         step_zero = likelihood.check_dpo_start(trainer)
         clocks.write_json(run.folder / "step_zero.json", dict(**step_zero, merge_gap_nats=merge_gap))

@@ -632,14 +632,15 @@ show.notes(bench_phrases.laws(fitted))
 # that part. A projection, not a run; `lib.report.projection` lists what it assumes.
 
 # %%
-arms = projection.arm_step()
+rates = projection.arm_rates(projection.arm_step())
 other_bill = projection.bill(bench_parts, published)
-other_multiples = projection.multiples(bench_parts, published, arms)
+other_multiples = projection.multiples(bench_parts, published, rates)
 
 # %% tags=["hide-input"]
+show.table("arm_rates", rates, bench_layouts.ARM_RATES)
 show.table("projected_bill", other_bill, bench_layouts.projected(other_bill))
 show.table("projected_multiples", other_multiples, bench_layouts.MULTIPLES)
-show.notes(bench_phrases.projected(other_multiples, published, arms))
+show.notes(bench_phrases.projected(other_multiples, published, rates))
 
 # %% [markdown]
 # Two things found on the way, in TRL: what its weight sync leaves in the frozen base, and groups without variance that
