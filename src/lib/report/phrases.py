@@ -175,6 +175,15 @@ def variants(found: pd.DataFrame, alpha: float) -> str:
     return "; ".join(texts) or "none is recorded"
 
 
+def multiple_by_trainer(rows: pd.DataFrame) -> str:
+    """C's multiple of A's cost with each choice of trainers; of `variants.by_trainer`."""
+    texts = {
+        rule: by_seed({row.seed: times(row.multiple) for row in own.itertuples() if pd.notna(row.multiple)})
+        for rule, own in (rows.groupby("rule", sort=False) if len(rows) else ())
+    }
+    return "; ".join(f"{rule} {text}" for rule, text in texts.items() if text) or "not measured"
+
+
 def outside(rows: pd.DataFrame) -> str:
     """Exact records of each run on the text from elsewhere; of `outside.fields`."""
     texts = [f"{variant_layouts.of_seed(row)}: {row.exact} of {row.n}" for row in rows.itertuples()]

@@ -4,7 +4,7 @@ import pandas as pd
 
 from lib.data import FIELDS
 from lib.report.compare import LETTERS, NAMES
-from lib.report.layouts import FIRST_SECOND, NO_BREAK, TESTED, better, columns, counts, fields, only
+from lib.report.layouts import FIRST_SECOND, NO_BREAK, RULES, TESTED, better, columns, counts, fields, only
 from lib.report.show import accuracy, moved, number, p_value, spent, versus
 
 
@@ -35,6 +35,7 @@ def of_seed(row) -> str:
 
 
 RUN_OF = {"run": lambda row: of_seed(row).replace(" ", NO_BREAK)}
+BY_TRAINER = {"trainers": RULES["rule"]} | {title: cell for title, cell in RULES.items() if title != "rule"}
 OUTSIDE = (
     RUN_OF
     | {"exact": lambda row: f"{row.exact} of {row.n}", "invalid": only("invalid", counts)}

@@ -6,7 +6,7 @@ No pictures here.
 import pandas as pd
 
 from lib.identity import other_settings
-from lib.report import compare, diagnose
+from lib.report import budgets, compare, diagnose
 from lib.report.compare import Curve
 
 # What follows from another setting that is named, or from where a run begins.
@@ -82,6 +82,22 @@ def lean_hours(key: tuple, beside: dict, ends: dict[tuple, Curve]) -> float:
     lean = called(run.arm, "lean")
     both = (lean, seed) in ends and run.info["identity"]["parameters"]["values"].get("lean") and name != lean
     return ends[lean, seed].end_hours if both else float("nan")
+
+
+def by_trainer(curves: dict[tuple, Curve], ends: dict[tuple, Curve], seeds: list[int], alpha: float) -> pd.DataFrame:
+    """The comparison with lean runs in the arms' places, as `budgets.under_rules` has it for rules of the bill.
+
+    First as run, then with C lean, then with every arm lean (not measured where one of these is missing); over the
+    seeds of which C's lean run is there. Empty where there is none.
+    """
+    seeds = [seed for seed in seeds if ("lean", seed) in ends]
+    if not seeds:
+        return pd.DataFrame()
+    own = {key: curve for key, curve in curves.items() if key[1] in seeds}
+    arms = {key: ends.get((called(key[0], "lean"), key[1])) for key in own}
+    c_lean = own | {key: curve for key, curve in arms.items() if key[0] == "grpo"}
+    sets = {"as run": own, "C lean": c_lean, "every arm lean": arms if None not in arms.values() else None}
+    return budgets.under_rules(sets, seeds, alpha)
 
 
 def all_tests(found: pd.DataFrame) -> dict[str, pd.DataFrame]:
