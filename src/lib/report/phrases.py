@@ -181,7 +181,7 @@ def multiple_by_trainer(rows: pd.DataFrame) -> str:
         rule: by_seed({row.seed: times(row.multiple) for row in own.itertuples() if pd.notna(row.multiple)})
         for rule, own in (rows.groupby("rule", sort=False) if len(rows) else ())
     }
-    return "; ".join(f"{rule} {text}" for rule, text in texts.items() if text) or "not measured"
+    return "; ".join(f"{rule} {text}" for rule, text in texts.items() if text) or "none"
 
 
 def outside(rows: pd.DataFrame) -> str:
