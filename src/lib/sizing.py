@@ -268,17 +268,20 @@ def training(
     return parts | {"allocated": sum(parts.values()), "moment": moment}
 
 
-def in_use(trained: dict, s: Shape, place: str = "none", kv: float = 0.0, share: float | None = None,
-           card: float = 0.0, constants: dict = CONSTANTS) -> float:  # fmt: skip
+def in_use(
+    trained: dict, s: Shape, place: str = "none", kv: float = 0.0, share: float | None = None, card: float = 0.0,
+    cards: int = 1, constants: dict = CONSTANTS,
+) -> float:  # fmt: skip
     """Bytes that NVML reports on a training card at its fullest: this, and not `allocated`, decides what fits.
 
-    The allocator's pool (`reserved` x allocated) and the context, and of the rollouts, 2 bytes a weight and the cache
-    `kv`, by place: "colocated" beside the training; "sleep" in turn with it, weights and optimizer staying; "separate"
-    (or "none") on other cards. share: of the `card`'s bytes, vLLM's `gpu_memory_utilization`, taken instead.
+    The allocator's pool (`reserved` x allocated) and the context, and of the rollouts, 2 bytes a weight over `cards`
+    (tensor parallel) and this card's part of the cache, `kv`, by place: "colocated" beside the training; "sleep" in
+    turn with it, weights and optimizer staying; "separate" (or "none") on other cards. share: of the `card`'s bytes,
+    vLLM's `gpu_memory_utilization`, taken instead.
     """
     if place not in PLACES:
         raise ValueError(f"place: got {place!r}; expected one of {list(PLACES)}")
-    rollout = share * card if share else parameters(s)["total"] * 2 + kv
+    rollout = share * card if share else parameters(s)["total"] * 2 / cards + kv
     pool, context = constants["reserved"] * trained["allocated"], constants["context"] * GIB
     if place == "colocated":
         return pool + rollout + context

@@ -1,0 +1,160 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What fits, and what it will cost
+#
+# ## Question
+#
+# The other pages say what some runs cost. What would yours? Does a model fit on the cards at hand, under which method;
+# how long does a step take; and what does a budget buy? Nothing is trained here and nothing needs a GPU: the formulas
+# are `lib.sizing`, and each is put beside what was measured.
+#
+# ## Departures
+#
+# An unpublished hardware note of a vendor asks the same of memory. It rests on the papers of DeepSeekMath
+# {cite}`shao2024deepseekmath` and DeepSeek-R1, and on ZeRO. Its figures are reproduced below with the formula beside
+# each. It counts model states alone; here activations, the output layer, the engine and its cache are counted too, and
+# what decides is not what PyTorch allocates but what the driver reports in use.
+#
+# ## Parameters
+
+# %% tags=["parameters"]
+profile: str = "laptop"  # whose recorded curves the planner reads
+seeds: list = []  # random seeds of these; empty: every seed that any arm has
+tier_rows: int = 4  # of the tier table: sequences in a micro-batch on each card
+tier_prompt: int = 512  # their prompts (tokens)
+tier_completion: int = 512  # their completions (tokens)
+tier_prompts: int = 8  # prompts whose rollouts are in flight on each card
+tier_group: int = 8  # rollouts a prompt
+price_per_hour: float = 4.41  # price of one GPU (per hour)
+price_currency: str = "USD"  # its currency (ISO 4217)
+
+# %% [markdown]
+# ## Data
+#
+# The sizes of some models are in `book/models.yaml`: the fields of each one's `config.json`. Any other one can be read
+# in the same way, `sizing.read(json.load(open("config.json")))`, dense or a mixture of experts.
+
+# %%
+import pandas as pd
+
+from lib import sizing
+from lib.report import layouts, show, sizes
+
+models = sizing.models()
+counted = pd.DataFrame([{"model": name} | sizing.parameters(shape) for name, shape in models.items()])
+counted["adapter"] = [sizing.adapter_parameters(shape, rank=16) for shape in models.values()]
+counted["cache_kib"] = [sizing.kv_cache(shape, 1, 1, 0, 1) / 1024 for shape in models.values()]
+
+# %% [markdown]
+# Parameters are counted by formula; the sums are the published ones, which a test compares. The cache is what one token
+# of a rollout keeps while it is generated: keys and values, two bytes each, of every layer.
+
+# %% tags=["hide-input"]
+millions = {"all": "total", "in linear layers": "linear", "embedding": "embedding", "used by a token": "active"}
+columns = {"model": lambda row: row.model}
+columns |= {title: layouts.only(name, lambda v: f"{v / 1e6:,.0f}") for title, name in millions.items()}
+columns |= {"LoRA, rank 16": lambda row: f"{row.adapter / 1e6:,.1f}"}
+columns |= {"cache of a token (KiB)": lambda row: f"{row.cache_kib:,.0f}"}
+show.table("models", counted, columns)
+
+# %% [markdown]
+# ## The hardware note, figure by figure
+#
+# A full update keeps, a parameter, its weight, its gradient and what AdamW remembers. How many bytes that is, is a
+# convention, and the note's is one of several.
+
+# %% tags=["hide-input"]
+columns = {"bytes a parameter": lambda row: f"{row.bytes:.0f}", "convention": lambda row: row.states}
+columns |= layouts.written_as(".0f", {name: name for name in ("weights", "gradients", "master", "moments")})
+columns |= layouts.written_as(".1f", {"7.0 billion (GB)": "gb", "Qwen2.5-7B (GB)": "real_gb"})
+show.table("conventions", sizes.conventions(models["Qwen2.5-7B"]), columns)
+
+# %% tags=["hide-input"]
+columns = {"of": lambda row: row.what, "the note (GB)": lambda row: row.note, "formula": lambda row: row.formula}
+columns |= layouts.written_as(".1f", {"by formula (GB)": "value", "with the model's own count": "real"})
+show.table("note", sizes.note(models), columns)
+
+# %% [markdown]
+# Where the note is unclear or wrong:
+#
+# - Its sum holds, and its convention is nobody's default. Float32 moments beside bf16 weights, with no float32 copy of
+#   the weights, is neither mixed precision (ZeRO {cite}`rajbhandari2020zero` keeps the copy) nor what PyTorch does with
+#   bf16 weights, whose AdamW keeps bf16 moments. TRL's default for a model given by name is float32 weights.
+# - It takes billions of parameters from the model's name; the counts are above.
+# - *Not on one card* hangs on both: the table of conventions spans a factor of more than two.
+# - A reference model is named for GRPO at large; at beta 0, TRL's default, there is none, and with LoRA it is the model
+#   itself with its adapter switched off. A reward by rule needs no reward model.
+# - Logits are not mentioned, and need not be: TRL's output layer makes them tile by tile. Where they are whole, they
+#   can be the largest single tensor.
+# - *Scrapes onto one 48 GB card* (LoRA, 7 billion) is told without a length. Below, it depends on the activations and
+#   on the engine's share, not on the state.
+#
+# ## What fits
+#
+# Each verdict is a number of bytes below a card's. State is sharded by ZeRO-3 over the cards, activations are
+# recomputed, and an engine, spread over the cards, sleeps while the trainer trains. A full update takes 16 bytes a
+# parameter. *With offload*: with the optimizer, or the weights as well, in the host's memory, whose size is not
+# checked; it costs time that is not estimated here.
+
+# %%
+job = dict(rows=tier_rows, prompt=tier_prompt, completion=tier_completion, prompts=tier_prompts, group=tier_group)
+tiers = sizes.tiers(models, **job)
+
+# %% tags=["hide-input"]
+columns = {"model": lambda row: row.model, "update": lambda row: row.update, "method": lambda row: row.method.upper()}
+for n, size in sizes.CARDS:
+    columns[f"{n} x {size}"] = layouts.only(f"on_{n}x{size}", str)
+show.note("tier_job", f"{tier_rows} x ({tier_prompt} + {tier_completion})")
+show.note("tier_rollouts", f"{tier_prompts} x {tier_group}")
+show.table("tiers", sizes.wide(tiers), columns, csv=tiers)
+
+# %% [markdown]
+# ## Predicted against measured
+#
+# `lib.bench.memory` trains models of random weights with TRL's own trainers on a GPU and notes the most that PyTorch
+# had allocated, and what the driver reports in use on the device: context, the allocator's reserve and the engine
+# included. Its configurations were fixed, and predicted by the formulas alone, before the first was measured
+# (`book/memory_predicted.csv`). Those of role *fit* may then fit four constants that no formula knows; the others,
+# *held out*, score both.
+
+# %%
+measured, sessions = sizes.measured() or (None, [])
+constants = None if measured is None else sizes.fit(measured, models)
+compared = None if measured is None else sizes.beside(measured, models, constants)
+print(f"allocated, predicted before: {sizes.told(compared, 'before_error')}")
+print(f"allocated, with fitted constants: {sizes.told(compared, 'fitted_error')}")
+print(f"in use, with fitted constants: {sizes.told(compared, 'nvml_error')}")
+
+# %% tags=["hide-input"]
+gib = {"predicted (GiB)": "before_gib", "fitted": "gib", "measured": "measured_gib"}
+used = {"in use, fitted (GiB)": "nvml_gib", "measured in use": "in_use_gib"}
+columns = {
+    "configuration": lambda row: row.configuration.replace("_", " "),
+    "role": lambda row: row.role.replace("_", " "),
+}
+columns |= layouts.written_as(".2f", gib)
+columns |= layouts.written_as("+.1%", {"error before": "before_error", "error fitted": "fitted_error"})
+columns |= layouts.written_as(".2f", used) | layouts.written_as("+.1%", {"error in use": "nvml_error"})
+columns |= {"why not measured": lambda row: row.failed if isinstance(row.failed, str) else ""}
+device = sorted({session["device"]["name"] for session in sessions})
+show.notes(
+    {
+        "memory_before": sizes.told(compared, "before_error"),
+        "memory_fitted": sizes.told(compared, "fitted_error"),
+        "memory_in_use": sizes.told(compared, "nvml_error"),
+        "memory_device": " and ".join(device) or "no device",
+        "memory_constants": ", ".join(f"{k} {v:.3g}" for k, v in (constants or {}).items()) or "not fitted",
+    }
+)
+show.table("memory", compared, columns)
