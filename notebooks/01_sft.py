@@ -35,7 +35,7 @@ sft_save_steps: int = 4  # arm A: optimizer steps between checkpoints
 
 from lib import data, decode, evaluate, records, runs
 from lib.paths import ROOT
-from lib.report import compare, cost, errors, layouts, ledger, plots
+from lib.report import bill, compare, cost, errors, layouts, plots
 
 setup = records.pinned(profile, "setup")
 given = setup.info["parameters"]  # text, model and decoding are the setup's
@@ -207,26 +207,11 @@ record = run.record
 # ## Cost
 #
 # Where arm A's billed seconds went. Each second is in one row only; a phase that was not measured is not listed.
+# Unaccounted is what no timer saw; above `max_unaccounted` the notebook stops. The gaps compare the rows with other
+# clocks: the device's events over all steps, the system's clock over the whole attempt.
 
 # %% tags=["hide-input"]
-device = record.info["device"]
-shares = cost.share_table(record.phases, record.info["billed_s"], max_unaccounted, record.name)
-shares = shares.dropna(subset="seconds")
-caption = f"Arm A, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}."
-plots.table(plots.lay_out(shares, layouts.SHARES), "sft_bill", caption, csv=shares)
-
-# %% [markdown]
-# Does the ledger close, and what passed through the model? Unaccounted is what no timer saw; above `max_unaccounted`
-# the notebook stops. The gaps compare the rows with other clocks: the device's events over all steps, the system's
-# clock over the whole attempt.
-
-# %% tags=["hide-input"]
-closed = ledger.table([record])
-plots.table(plots.lay_out(closed, layouts.LEDGER), "sft_ledger", "How well the seconds add up.", csv=closed)
-
-# %% tags=["hide-input"]
-counted = ledger.passes(record).assign(run=record.name)
-plots.table(plots.lay_out(counted, layouts.PASSES), "sft_passes", "Passes through the model.", csv=counted)
+bill.tables(record, f"Arm A, seed {seed}", max_unaccounted)
 
 # %% [markdown]
 # ## Diagnostics
@@ -236,7 +221,7 @@ plots.table(plots.lay_out(counted, layouts.PASSES), "sft_passes", "Passes throug
 
 # %% tags=["hide-input"]
 points = compare.curve(record, start.record).points.assign(arm="sft", seed=seed)
-unit, per_hour = cost.axis(device["kind"], points["hours"].max())
+unit, per_hour = cost.axis(record.info["device"]["kind"], points["hours"].max())
 points["spent"] = per_hour * points["hours"]
 plots.picture(
     plots.cost_curves(points, {"sft": "A continued SFT"}, unit, points["spent"].max() / 3, f"seed {seed}"),
@@ -260,6 +245,7 @@ plots.table(
 # ## Recap
 
 # %% tags=["hide-input"]
+device = record.info["device"]
 print(
     f"Arm A, seed {seed}: from {row.exact} to {last.exact} of {last.n} exact in {cost.show_hours(last.billed_s / 3600)}"
 )

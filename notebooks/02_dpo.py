@@ -39,7 +39,7 @@ import pandas as pd
 from lib import clock as clocks
 from lib import data, decode, evaluate, likelihood, records, rewards, runs
 from lib.paths import ROOT
-from lib.report import compare, cost, errors, layouts, ledger, plots, preference
+from lib.report import bill, compare, cost, diagnose, errors, layouts, plots, preference
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
@@ -227,7 +227,7 @@ record = run.record
 # %% tags=["hide-input"]
 facts, zero = record.info["facts"], record.info["facts"]["step_zero"]
 print(
-    f"{facts['samples']} samples of {facts['sampled_documents']} documents gave {facts['pairs']} pairs; "
+    f"{facts['samples']} samples of {facts['sampled_documents']} documents gave {facts['pairs']} pairs;\n"
     f"{facts['prompts_all_right']} documents had no wrong sample."
 )
 print(
@@ -238,32 +238,19 @@ if zero["merge_gap_nats"] is None:
     print("Full fine-tuning: there is no adapter whose merging could change the scores.")
 else:
     print(
-        "Merging the start's adapter into the base changes a gold record's log-prob "
+        "Merging the start's adapter into the base changes a gold record's log-prob\n"
         f"by {zero['merge_gap_nats']:.3f} nats on average."
     )
 
 # %% [markdown]
 # ## Cost
+#
+# Where arm B's billed seconds went, each second in one row only. Unaccounted is what no timer saw; above
+# `max_unaccounted` the notebook stops. The gaps compare the rows with other clocks: the device's events over all steps,
+# the system's clock over the whole attempt.
 
 # %% tags=["hide-input"]
-device = record.info["device"]
-shares = cost.share_table(record.phases, record.info["billed_s"], max_unaccounted, record.name)
-shares = shares.dropna(subset="seconds")
-caption = f"Arm B, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}."
-plots.table(plots.lay_out(shares, layouts.SHARES), "dpo_bill", caption, csv=shares)
-
-# %% [markdown]
-# Does the ledger close, and what passed through the model? Unaccounted is what no timer saw; above `max_unaccounted`
-# the notebook stops. The gaps compare the rows with other clocks: the device's events over all steps, the system's
-# clock over the whole attempt.
-
-# %% tags=["hide-input"]
-closed = ledger.table([record])
-plots.table(plots.lay_out(closed, layouts.LEDGER), "dpo_ledger", "How well the seconds add up.", csv=closed)
-
-# %% tags=["hide-input"]
-counted = ledger.passes(record).assign(run=record.name)
-plots.table(plots.lay_out(counted, layouts.PASSES), "dpo_passes", "Passes through the model.", csv=counted)
+bill.tables(record, f"Arm B, seed {seed}", max_unaccounted)
 
 # %% [markdown]
 # ## Diagnostics: likelihood displacement
@@ -274,7 +261,7 @@ plots.table(plots.lay_out(counted, layouts.PASSES), "dpo_passes", "Passes throug
 # {cite}`razin2024unintentional`.
 
 # %% tags=["hide-input"]
-lines = record.steps.assign(seed=seed)
+lines = diagnose.full_batches(record.steps).assign(seed=seed)  # the last batch of an epoch may hold a single pair
 plots.picture(
     plots.dpo_training(lines),
     "Three line charts by optimizer step: summed log-probability of chosen and rejected, the same per token, and "
@@ -284,14 +271,22 @@ plots.picture(
 
 # %% tags=["hide-input"]
 tenth = max(1, len(lines) // 10)
-columns = ["chosen_logp", "rejected_logp", "chosen_logp_token", "rejected_logp_token", "accuracy", "margin"]
+measures = {
+    "chosen_logp": "log-prob of the chosen answer",
+    "rejected_logp": "log-prob of the rejected answer",
+    "chosen_logp_token": "chosen, per token",
+    "rejected_logp_token": "rejected, per token",
+    "margin": "margin of the rewards",
+    "accuracy": "preference accuracy",
+}
 ends = pd.DataFrame(
-    {"first tenth of steps": lines[columns].head(tenth).mean(), "last tenth": lines[columns].tail(tenth).mean()}
+    {"first tenth": lines.head(tenth)[[*measures]].mean(), "last": lines.tail(tenth)[[*measures]].mean()}
 )
 plots.table(
-    ends.round(3).rename_axis("measure").reset_index(),
+    ends.rename(index=measures).map("{:.3f}".format).rename_axis("measure").reset_index(),
     "dpo_ends",
-    "Means over the first and last tenth of the steps (nats).",
+    "Means over the first and the last tenth of the steps, full batches alone (log-probs in nats).",
+    csv=ends.rename_axis("measure").reset_index(),
 )
 
 # %% [markdown]
@@ -340,6 +335,7 @@ plots.table(
 
 # %% tags=["hide-input"]
 first, last = start.checkpoints.iloc[-1], record.checkpoints.iloc[-1]
+device = record.info["device"]
 print(
     f"Arm B, seed {seed}: from {first.exact} to {last.exact} of {last.n} exact "
     f"in {cost.show_hours(last.billed_s / 3600)}"

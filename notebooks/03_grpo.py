@@ -40,7 +40,7 @@ price_per_hour: float = 0.0  # price of one GPU, for the progress line (per hour
 
 from lib import data, decode, evaluate, grpo, records, rewards, runs, wasted
 from lib.paths import ROOT
-from lib.report import alarms, compare, cost, diagnose, errors, layouts, ledger, plots
+from lib.report import alarms, bill, compare, cost, diagnose, errors, layouts, plots
 
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
@@ -189,27 +189,11 @@ record = run.record
 # ## Cost: where the time goes
 #
 # Timers sit around TRL's methods; each second is in the innermost one. Backward, clipping and optimizer are measured,
-# not what is left over.
+# not what is left over. Unaccounted is what no timer saw; above `max_unaccounted` the notebook stops. The gaps compare
+# the rows with other clocks: the device's events over all steps, the system's clock over the whole attempt.
 
 # %% tags=["hide-input"]
-device = record.info["device"]
-shares = cost.share_table(record.phases, record.info["billed_s"], max_unaccounted, record.name)
-shares = shares.dropna(subset="seconds")
-caption = f"Arm C, seed {seed}: {record.info['billed_s']:.1f} billed seconds on {device['name']}."
-plots.table(plots.lay_out(shares, layouts.SHARES), "grpo_bill", caption, csv=shares)
-
-# %% [markdown]
-# Does the ledger close, and what passed through the model? Unaccounted is what no timer saw; above `max_unaccounted`
-# the notebook stops. The gaps compare the rows with other clocks: the device's events over all steps, the system's
-# clock over the whole attempt.
-
-# %% tags=["hide-input"]
-closed = ledger.table([record])
-plots.table(plots.lay_out(closed, layouts.LEDGER), "grpo_ledger", "How well the seconds add up.", csv=closed)
-
-# %% tags=["hide-input"]
-counted = ledger.passes(record).assign(run=record.name)
-plots.table(plots.lay_out(counted, layouts.PASSES), "grpo_passes", "Passes through the model.", csv=counted)
+bill.tables(record, f"Arm C, seed {seed}", max_unaccounted)
 
 # %% [markdown]
 # ## Diagnostics: groups without signal
@@ -306,6 +290,7 @@ plots.table(
 
 # %% tags=["hide-input"]
 first, last = start.checkpoints.iloc[-1], record.checkpoints.iloc[-1]
+device = record.info["device"]
 print(
     f"Arm C, seed {seed}: from {first.exact} to {last.exact} of {last.n} exact "
     f"in {cost.show_hours(last.billed_s / 3600)}"

@@ -343,7 +343,7 @@ print(tuning)
 
 # %%
 from lib.data import FIELDS
-from lib.report import alarms, benches, diagnose, errors, ledger, preference
+from lib.report import alarms, diagnose, errors, ledger, preference
 from lib.report.diagnose import joined
 
 dpo = pd.DataFrame([{"seed": seed} | diagnose.dpo_ends(run.steps) for seed, run in of_dpo.items()])
@@ -570,15 +570,73 @@ show.figure("groups", plots.group_signal, joined(by_step, smooth_steps))
 # ### GRPO: the same gradient for less
 #
 # `lib.lean` leaves out of TRL's step what cannot change its gradient; `lib.bench.grpo_step` timed both in one process,
-# in turn, on one engine. Whole steps, without timers inside; the bench is its own record, whatever the profile.
+# in turn, on one engine. Whole steps, without timers inside; the bench is its own record, whatever the profile. Of a
+# cell the newest session counts that timed at least as many steps as any other; a multiple is within one session.
 
 # %%
-measured, sessions = benches.grpo_step() or (None, None)
-faster = None if measured is None else benches.whole_steps(measured)
+from lib.report import bench_layouts, bench_phrases, benches, projection, steplaw, upstream
+
+measured, sessions = benches.grpo_step()
+faster, switches = benches.whole_steps(measured), benches.grid(measured, sessions)
 
 # %% tags=["hide-input"]
-show.table("lean", faster, layouts.LEAN, csv=measured)
-show.notes(phrases.lean(faster, sessions) | {"timers_ab": phrases.timers(benches.timers())})
+show.table("lean", faster, bench_layouts.LEAN, csv=measured)
+show.table("lean_grid", switches, bench_layouts.GRID)
+show.table("agreement", benches.agreement(sessions), bench_layouts.AGREEMENT)
+show.notes(bench_phrases.lean(faster, sessions) | {"timers_ab": bench_phrases.timers(benches.timers())})
+
+# %% [markdown]
+# Where a step's seconds go in each trainer, with timers inside; what a step cannot go below; and the way from one
+# trainer to the other, a saving at a time. The order of the savings matters: what one saves depends on those before it.
+
+# %%
+bench_parts = benches.part_seconds(measured)
+by_part, gap = benches.side_by_side(bench_parts), benches.floor(measured, sessions)
+chain = benches.waterfall(measured, sessions)
+
+# %% tags=["hide-input"]
+for key, table in (("lean_phases", by_part), ("lean_floor", gap)):
+    show.table(key, table.rename_axis("part").reset_index(), bench_layouts.by_variant(table))
+show.table("waterfall", chain, bench_layouts.WATERFALL)
+show.notes(bench_phrases.floor(gap) | bench_phrases.waterfall(chain, faster))
+show.figure("waterfall", plots.waterfall, chain, ends=show.told["waterfall_ends"])
+
+# %% [markdown]
+# Does a step cost what the study's count says? Laws of one term, fitted on some shapes and scored on the others.
+
+# %%
+fitted, law_rows = steplaw.laws(steplaw.points(measured, sessions))
+
+# %% tags=["hide-input"]
+show.table("laws", fitted, bench_layouts.LAWS)
+show.table("law_rows", law_rows, bench_layouts.LAW_ROWS)
+show.notes(bench_phrases.laws(fitted))
+
+# %% [markdown]
+# The published bill and multiples under other trainers: each part of the published bill, scaled by the bench's ratio of
+# that part. A projection, not a run; `lib.report.projection` lists what it assumes.
+
+# %%
+arms = projection.arm_step()
+other_bill = projection.bill(bench_parts, published)
+other_multiples = projection.multiples(bench_parts, published, arms)
+
+# %% tags=["hide-input"]
+show.table("projected_bill", other_bill, bench_layouts.projected(other_bill))
+show.table("projected_multiples", other_multiples, bench_layouts.MULTIPLES)
+show.notes(bench_phrases.projected(other_multiples, published, arms))
+
+# %% [markdown]
+# Two things found on the way, in TRL: what its weight sync leaves in the frozen base, and groups without variance that
+# its own measure misses, in every recorded GRPO run of any profile.
+
+# %%
+drifted, missed = upstream.base_drift(), upstream.constant_groups(upstream.recorded_grpo())
+
+# %% tags=["hide-input"]
+show.notes(bench_phrases.drift(drifted) | bench_phrases.constant_groups(missed))
+show.table("base_drift", drifted, bench_layouts.BASE_DRIFT)
+show.table("constant_groups", missed, bench_layouts.CONSTANT_GROUPS)
 
 # %% [markdown]
 # ### GRPO: what the reward does not show

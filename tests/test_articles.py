@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import fake_bench
 import fake_records
 import jupytext
 import nbformat
@@ -96,6 +97,8 @@ def study(which):
     }
     with tempfile.TemporaryDirectory() as folder:
         fake_records.write(Path(folder), **variants.get(which, {}))
+        if which not in ("small", "one seed"):
+            fake_bench.write(Path(folder) / "results")
         if which == "one seed":
             trials = Path(folder) / "results" / "fake" / "trials.csv"
             trials.parent.mkdir(parents=True)
@@ -110,7 +113,7 @@ def study(which):
             return execute(folder, seeds=[0])
         if which == "other rule":
             trials = Path(folder) / "results" / "fake" / "trials.csv"
-            trials.parent.mkdir(parents=True)
+            trials.parent.mkdir(parents=True, exist_ok=True)
             trials.write_text(TRIALS.replace("CPU", "GPU"))
             counted = dict.fromkeys(("count_start", "count_base_evaluation", "count_resumes", "count_tuning"), True)
             return execute(folder, **counted, price_per_hour=2.0, price_currency="EUR")

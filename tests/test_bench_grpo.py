@@ -41,6 +41,12 @@ def test_positions_are_what_each_trainer_forwards(results):
     assert wall["lean", 4].isna().all()  # nothing forwarded: not counted, not 0
 
 
+def test_tokens_are_those_of_all_rollouts_and_their_prompts(results):
+    table, _ = results
+    prompts = (table["tokens"] - table["completion_tokens"]) / 16  # 4 prompts of 20 to 40 tokens and a template
+    assert prompts.between(20, 60).all() and table["completion_tokens"].between(16, 16 * 12).all()
+
+
 def test_phases_are_columns_and_carry_no_wall_time(results):
     table, _ = results
     phases = table[table["part"] == "phases"]
@@ -64,6 +70,11 @@ def test_the_waterfall_adds_each_saving_once(results):
         "+none",
         *(f"+{s}" for s in bench_grpo.ORDER),
     ]
+
+
+def test_the_notes_say_what_each_saving_does(results):
+    _, notes = results
+    assert set(notes["facts"]["savings"]) > set(bench_grpo.ORDER)
 
 
 def test_every_token_of_the_published_shape_can_be_decoded(tmp_path, monkeypatch):

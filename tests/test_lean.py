@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -222,9 +223,10 @@ def test_two_processes_one_of_them_without_signal(tmp_path):
     done = subprocess.run(
         [*command, str(here / "lean_harness.py"), str(tmp_path)], env=environment, capture_output=True, text=True
     )
-    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    number = r"([-+.e\d]+)"  # the two processes may write into each other's line
+    lines = re.findall(rf"RESULT (\d) (\w+) {number} {number} {number}", done.stdout)
     assert len(lines) == 6, done.stdout[-2000:] + done.stderr[-4000:]
-    for _, processes, loss, first, worst, drift in lines:
+    for processes, loss, first, worst, drift in lines:
         assert processes == "2" and float(first) < 1e-5, loss
         assert float(worst) < 1e-3 and float(drift) < 1e-4, loss
 
@@ -349,6 +351,29 @@ def test_prompts_are_tokenised_once(tmp_path):
     asked.clear()
     trained(tmp_path, GRPOTrainer, steps=1, prompts=[f"t{i} t1 t2" for i in range(4)], prepare=count)
     assert len(asked) == 16
+
+
+def test_rows_are_read_once_a_generation(tmp_path):
+    """Six micro-batches of three steps: TRL reads the rows of a generation at each of them."""
+    read = {}
+    for kind in (GRPOTrainer, LeanGRPOTrainer):
+        read[kind] = []
+
+        def count(trainer, seen=read[kind]):
+            get, scored = trainer.train_dataset.__getitems__, trainer._generate_and_score_completions
+            trainer.train_dataset.__getitems__ = lambda indices: seen.append(("read", tuple(indices))) or get(indices)
+
+            def score(inputs):
+                seen.append(("used", tuple(row["prompt"] for row in inputs)))
+                return scored(inputs)
+
+            trainer._generate_and_score_completions = score
+
+        trained(tmp_path / kind.__name__, kind, steps=3, prepare=count)
+    stock, lean = ([x for what, x in seen if what == "used"] for seen in read.values())
+    assert lean == stock and len(set(lean)) == 3  # the same rows, others at each generation
+    stock, lean = ([x for what, x in seen if what == "read"] for seen in read.values())
+    assert len(stock) >= 6 and lean == list(dict.fromkeys(stock))
 
 
 class FakeEngine:

@@ -36,9 +36,10 @@ from lib.lean.trainer import OPTIONAL, SAVINGS, LeanGRPOTrainer
 from lib.paths import RESULTS
 
 PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine")
+VARIANTS = ("stock", "stock-best", "lean", "lean-compiled")
 ORDER = (
-    "checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "mode", "lora",
-    "norms",
+    "checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "rows", "mode",
+    "lora", "norms",
 )  # fmt: skip
 assert set(ORDER) == set(SAVINGS)
 
@@ -101,6 +102,8 @@ class Bench:
             self.engine = seat.trainer.vllm_generation
             grpo_trainer.VLLMGeneration = self._share
         told = settings | dict(trainer=kind.__name__, dtype="bfloat16", lora_rank=case["lora_rank"])
+        if kind is LeanGRPOTrainer:
+            told["savings"] = sorted(seat.trainer.savings)
         self.results.session["variants"][variant] = told
         self.seats[variant] = seat
         progress(f"{variant}: ready, {self.left():.0f} s left")
@@ -159,13 +162,15 @@ class Bench:
 
 
 def compared(bench: Bench) -> list[Seat]:
-    """The seats that are compared: stock, stock-best once the grid has found it, lean."""
+    """The seats that are compared: stock, stock-best once the grid has found it, lean, lean with compiled layers."""
     seats = [bench.seat("stock")]
     best = best_of_grid(bench.results)
     if best is not None:
         rows, checkpointing = best
         seats.append(bench.seat("stock-best", rows=rows, checkpointing=checkpointing))
     seats.append(bench.seat("lean", LeanGRPOTrainer))
+    if "lean-compiled" in bench.arguments.variants:
+        seats.append(bench.seat("lean-compiled", LeanGRPOTrainer, savings={*SAVINGS, *OPTIONAL}))
     return [s for s in seats if s.variant in bench.arguments.variants]
 
 
@@ -347,7 +352,7 @@ def main(argv=None) -> None:
     parser.add_argument("--data", type=Path, help="documents (.jsonl.gz) for real prompts")
     parser.add_argument("--out", type=Path, default=RESULTS / "bench")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--variants", nargs="+", default=["stock", "stock-best", "lean"])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS[:3])
     parser.add_argument("--dead", nargs="+", type=int, default=[0, 16, 15, 9, 13], help="groups without variance")
     parser.add_argument(
         "--compiled", action="store_true", help="end the waterfall with compiled layers (a minute more)"
@@ -364,6 +369,7 @@ def main(argv=None) -> None:
     told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
     with tempfile.TemporaryDirectory() as work:
         results = Results(arguments.out, arguments.case, told)
+        results.session["facts"]["savings"] = SAVINGS | OPTIONAL  # in words, for pages that are made without torch
         bench = Bench(arguments, results, Path(work))
         run = dict(
             wall=lambda b: turns(b, "wall"), phases=lambda b: turns(b, "phases"), grid=grid, waterfall=waterfall,

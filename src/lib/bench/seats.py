@@ -44,7 +44,7 @@ class Seat(TrainerCallback):
         self.capture = self.closing = False
         self.turn, self.done = threading.Semaphore(0), threading.Semaphore(0)
         self.thread = None
-        self.count = {}
+        self.count, self.tokens_before = {}, 0
 
     def reward(self, completions, completion_ids, **_):
         size = self.trainer.num_generations
@@ -104,8 +104,10 @@ class Seat(TrainerCallback):
         peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
         self.rows.append(
             {"variant": self.variant, "step": state.global_step, "wall_s": end - self.since, "peak_gib": peak}
+            | {"tokens": state.num_input_tokens_seen - self.tokens_before}  # TRL's count: prompts and completions
             | self.count
         )
+        self.tokens_before = state.num_input_tokens_seen
         self.left -= 1
         if self.left == 0:
             if self.clock:

@@ -4,12 +4,14 @@ Each saving is exact and has a name in `SAVINGS`. Where a setting would make one
 """
 
 import contextlib
+import copy
 import functools
 import itertools
 import json
 import math
 
 import torch
+from datasets import Dataset
 from trl import GRPOTrainer
 
 from lib.lean import adapters, engine, norms, packed
@@ -27,6 +29,7 @@ SAVINGS = {
     "norms": "RMS normalisation runs as one operation (lib.lean.norms)",
     "sync": "the engine gets what changed, in one call, and nothing is merged into the base",
     "tokens": "a prompt is tokenised once, not once a rollout and step",
+    "rows": "the rows of a generation are read from the data set once, not at every micro-batch",
     "mode": "the model is put into training mode when it is not in it, not at every micro-batch",
     "rollouts": "the engine is asked once a prompt, and its text, which nobody reads, is not decoded",
 }
@@ -57,7 +60,13 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         self.savings = frozenset()  # until the trainer stands
         super().__init__(*args, **kwargs)
         self._norms = norms.layers(self.model)
-        self._prompt_ids, self._scoring, self._known_rewards, self._correcting = {}, None, None, None
+        self._loader, self._prompt_ids, self._scoring, self._known_rewards, self._correcting = (
+            None,
+            {},
+            None,
+            None,
+            None,
+        )
         self.use(savings)
 
     def use(self, savings) -> None:
@@ -75,6 +84,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         if self.args.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
         self._use_modules(self.savings)
+        self._place_rows()
         self.model.__dict__.pop("train", None)
         if "mode" in self.savings:
             self.model.train(self.model.training)  # all modules alike, and kept so from here on
@@ -107,7 +117,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         window, slots = args.gradient_accumulation_steps, args.steps_per_generation
         dropout = [m.p for m in self.model.modules() if isinstance(m, torch.nn.Dropout)]
         dropout.append(getattr(config, "attention_dropout", 0.0) or 0.0)
-        rows = [*RESHAPE, "trim", "old"]
+        rows, rows_of = [*RESHAPE, "trim", "old"], self.train_dataset
         asked, layers, everything = ["sync", "rollouts"], ["casts", "lora"], [*SAVINGS, *OPTIONAL]
         server = self.use_vllm and (
             self.vllm_mode != "colocate" or args.vllm_tensor_parallel_size > 1 or args.vllm_enable_sleep_mode
@@ -132,6 +142,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             (config._attn_implementation != "sdpa" or windowed, ["prefix"], "attention is not plain SDPA"),
             (self.tools or self.environment_factories is not None, ["tokens"], "prompts depend on tools"),
             (not_plain, [*layers, "sync"], not_plain),
+            (not isinstance(rows_of, Dataset) or rows_of.format["type"], ["rows"], "the data set makes its rows anew"),
             (self.accelerator.mixed_precision == "no", ["casts"], "no autocast takes their place"),
             (not self._norms, ["norms"], "the model has none of the known form"),
             (not self.use_vllm, asked, "no vLLM engine"),
@@ -154,6 +165,27 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             self._use_modules(frozenset())  # the model goes back as PEFT made it
 
     # Rollouts
+
+    def get_train_dataloader(self):
+        """TRL's loader, which yields the rows of a generation once a micro-batch, over rows that are kept between."""
+        if isinstance(self.train_dataset, Dataset):
+            self.train_dataset = copy.copy(self.train_dataset)  # the caller's own stays as it is
+            read, last = self.train_dataset.__getitems__, [None, None]
+
+            def read_once(indices):
+                if "rows" not in self.savings or indices != last[0]:
+                    last[:] = list(indices), read(indices)
+                return last[1]
+
+            self.train_dataset.__getitems__ = read_once
+        self._loader = super().get_train_dataloader()
+        self._place_rows()
+        return self._loader
+
+    def _place_rows(self) -> None:
+        """Whether the loader looks for tensors in its rows, to move them to the device."""
+        if self._loader is not None:
+            self._loader.device = None if "rows" in self.savings else self.accelerator.device
 
     def _tokenize_prompts(self, prompts):
         if "tokens" not in self.savings:

@@ -350,27 +350,6 @@ def scaled(name: str, form: str, factor: float = 1.0):
     return text
 
 
-def spread(prefix: str):
-    """A function of a row: a median of seconds with its quartiles and number."""
-
-    def text(row) -> str:
-        value, low, high, n = (getattr(row, prefix + name) for name in ("s", "low", "high", "n"))
-        return f"{value:.2f} ({low:.2f} to {high:.2f}), n = {n:.0f}"
-
-    return text
-
-
-LEAN = {
-    "case": lambda row: row.case,
-    "dead groups": scaled("dead_share", ".0%"),
-    "stock (s)": spread("stock_"),
-    "variant": lambda row: row.variant,
-    "its step (s)": spread(""),
-    "multiple": lambda row: times(row.multiple),
-    "positions": lambda row: counts(row.positions),
-}
-
-
 def bills(by_run: pd.DataFrame) -> dict:
     """Of rows with a `part`: seconds and share of each run from `by_run` (cost.bill by name)."""
 

@@ -139,31 +139,6 @@ def wasted(run) -> str | None:
     return f"{spent(cost_hours)}, {percent(seconds / run.info['billed_s'])} of the bill"
 
 
-def lean(faster: pd.DataFrame | None, sessions: list[dict] | None) -> dict[str, str]:
-    """What the lean trainer gains without dead groups (live) and with most of them (dead); and how that was measured.
-
-    faster: `benches.whole_steps`; None where no bench is recorded.
-    """
-    if faster is None:
-        return dict.fromkeys(("lean_live", "lean_dead", "lean_bench"), "not measured")
-    rows = faster[faster["variant"] == "lean"].sort_values("dead_share").itertuples()
-    texts = [f"{times(row.multiple)} ({row.stock_s:.2f} s against {row.s:.2f} s)" for row in rows]
-    session, versions = sessions[-1], sessions[-1]["versions"]
-    commit = f"commit {str(session['commit'])[:10]}, TRL {versions['trl']}, vLLM {versions['vllm']}"
-    where = f"{session['device']['name']}, {session['session'][:10]}, {commit}"
-    return {"lean_live": texts[0], "lean_dead": texts[-1], "lean_bench": where}
-
-
-def timers(found: dict | None) -> str:
-    """What the timers cost a step; of `benches.timers`."""
-    if found is None:
-        return "not measured"
-    return (
-        "{on:.3f} s a step with them ({on_low:.3f} to {on_high:.3f} by turn), {off:.3f} s without ({off_low:.3f} to "
-        "{off_high:.3f}), {n} steps each on {device}"
-    ).format(**found)
-
-
 def nulls_moved(nulls: pd.DataFrame) -> str:
     """Wrong nulls at the start, at the peak since then and at the end, of one seed."""
     counts = nulls.set_index("checkpoint")["all"]

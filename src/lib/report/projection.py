@@ -1,0 +1,122 @@
+"""What the published bill and multiples would have been under other trainers: a projection from a bench, not a run.
+
+Each part of the published bill of GRPO is scaled by the ratio that the bench measured for that part at the published
+shape. Assumed: the parts of the study's step stand to stock's here as the bench's do, on another GPU and with its
+rollouts; the curve over steps is the same, because the gradient is; seed 1 spent its hours on the same parts as seed 0,
+the only one whose bill was published.
+"""
+
+import numpy as np
+import pandas as pd
+
+from lib import records
+from lib.paths import RESULTS
+from lib.report import benches
+from lib.report.cost import TOGETHER, UPDATE
+
+# Parts that are scaled, as published -> the bench's. Rewards, loading and what no timer saw stay.
+SCALED = {
+    "generation": ["generation"],
+    "weight sync to the engine": ["weight sync to the engine"],
+    "rest of generate": ["rest of generate"],
+    "no-grad forward": ["no-grad forward"],
+    "grad forward": ["grad forward"],
+    TOGETHER: list(UPDATE),
+}
+KEPT = "under no timer"
+# How GRPO is trained: label -> (variant, whether the study's dead groups are counted).
+WAYS = {
+    "stock": ("stock", False),
+    "TRL's own switches": ("stock-best", False),
+    "lean, no dead group": ("lean", False),
+    "lean, the study's dead groups": ("lean", True),
+}
+PLACES = (0.05, 0.5, 0.95)  # where the middles of the first, middle and last tenth of the steps lie
+
+
+def dead_over_run(groups: dict, steps: int = 1000) -> np.ndarray:
+    """Share of dead groups at `steps` moments of a published run, from `zero_first`, `zero_middle`, `zero_last`: linear
+    between the middles of these tenths, constant outside them."""
+    moments = (np.arange(steps) + 0.5) / steps
+    return np.interp(moments, PLACES, [groups[f"zero_{tenth}"] for tenth in ("first", "middle", "last")])
+
+
+def bench_seconds(parts: pd.DataFrame, variant: str, dead: np.ndarray | None = None) -> pd.Series | None:
+    """Mean seconds of a step of the bench by published part (SCALED) for a variant, at the published case.
+
+    parts: of `benches.part_seconds`. dead: shares of dead groups over a run, for a mean over it, linear between the
+    shares measured; None: no dead group. A pass that a variant does not make takes no time. None where the phases
+    were not timed, or not over the range of `dead`.
+    """
+    here = parts[(parts["case"] == benches.PUBLISHED) & (parts["variant"] == variant)]
+    table = here.pivot(index="dead_share", columns="part", values="seconds").sort_index()
+    shares = np.asarray(table.index, dtype=float)
+    wanted = np.zeros(1) if dead is None else dead
+    if not len(shares) or shares[0] > wanted.min() or shares[-1] < wanted.max():
+        return None
+    if dead is None:
+        table, shares = table.loc[[0.0]], np.zeros(1)
+    summed = {part: table.reindex(columns=own).fillna(0.0).sum(axis=1) for part, own in SCALED.items()}
+    return pd.Series({part: np.interp(wanted, shares, seconds).mean() for part, seconds in summed.items()})
+
+
+def bill(parts: pd.DataFrame, study: dict, seed: int = 0) -> pd.DataFrame:
+    """The published bill, part by part, scaled to each of WAYS: one row a part, then what stays, then the sum.
+
+    `part`, `published` (s), and for each way `bench <way>` (seconds of the bench's step) and `<way>` (projected s). A
+    way that was not measured is left out. seed: whose dead groups. Empty without stock's phases, and where stock lacks
+    a part that is to be scaled.
+    """
+    published = pd.DataFrame(study["bill"]["rows"]).set_index("part")["seconds"].astype(float)
+    published[KEPT] = study["bill"]["billed_s"] - published.sum()
+    stock = bench_seconds(parts, "stock")
+    if stock is None or (stock == 0).any():
+        return pd.DataFrame()
+    dead = dead_over_run(next(row for row in study["groups"]["rows"] if row["seed"] == seed))
+    table = published.rename("published").to_frame()
+    for way, (variant, counted) in WAYS.items():
+        seconds = bench_seconds(parts, variant, dead if counted else None)
+        if seconds is not None:
+            table[f"bench {way}"] = seconds
+            table[way] = published * (seconds / stock).reindex(published.index).fillna(1.0)
+    table.loc["sum"] = table.sum(min_count=1)
+    return table.rename_axis("part").reset_index()
+
+
+def arm_step() -> pd.DataFrame | None:
+    """Rows of `lib.bench.arm_step` (`arm`, `variant`, `case`, `tokens_per_s`, ...); None where nothing was recorded."""
+    path = RESULTS / "bench" / "arm_step.parquet"
+    if not path.exists():
+        return None
+    return records.read_table(path, ("arm", "variant", "case"), ("tokens_per_s",))
+
+
+def gain(rows: pd.DataFrame | None, arm: str) -> float | None:
+    """How many times stock's tokens a second an arm makes with its own savings, by medians at the published case."""
+    if rows is None:
+        return None
+    own = rows[(rows["arm"] == arm) & (rows["case"] == benches.PUBLISHED)]
+    rate = own.groupby("variant")["tokens_per_s"].median()
+    return float(rate["lean"] / rate["stock"]) if {"lean", "stock"} <= set(rate.index) else None
+
+
+def multiples(parts: pd.DataFrame, study: dict, arms: pd.DataFrame | None) -> pd.DataFrame:
+    """C's hours over A's to hold C's last accuracy, as published and projected: one row a seed and way.
+
+    `seed`, `way`, `grpo_hours` and `sft_hours` (A as published), `multiple`; `sft_own_hours` and `own_multiple` with
+    A's own savings, all of its time scaled by its tokens a second: missing where no bench of the arms is recorded.
+    """
+    sft = gain(arms, "sft")
+    found = []
+    for row in (row for row in study["reach_and_hold"]["rows"] if row.get("multiple")):
+        table = bill(parts, study, row["seed"])
+        if table.empty:
+            continue
+        total = table.set_index("part").loc["sum"]
+        own_s = row["sft_hours"] / sft if sft else None
+        for way in (way for way in WAYS if way in total):
+            hours = row["grpo_hours"] * total[way] / total["published"]
+            told = {"seed": row["seed"], "way": way, "grpo_hours": hours, "sft_hours": row["sft_hours"]}
+            told |= {"multiple": hours / row["sft_hours"], "sft_own_hours": own_s}
+            found.append(told | {"own_multiple": hours / own_s if own_s else None})
+    return pd.DataFrame(found)

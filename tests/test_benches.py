@@ -1,0 +1,232 @@
+"""What pages say of the bench of the step, on a made-up bench (fake_bench) and on numbers that are checked by hand."""
+
+import fake_bench
+import numpy as np
+import pandas as pd
+import pytest
+from fake_bench import SESSION
+
+from lib.report import bench_phrases, benches, plots, projection, steplaw
+
+ROWS, NOTES = fake_bench.rows(), [fake_bench.notes()]
+LATER = "2026-02-01T00:00:00+00:00"
+
+
+def again(variants, seconds, steps, case="published-1.7b"):
+    """Rows of a later session: whole steps without dead groups."""
+    rows = [
+        {"session": LATER, "case": case, "part": "wall", "variant": v, "dead_share": 0.0, "wall_s": seconds,
+         "positions_grad": 1000.0}
+        for v in variants for _ in range(steps)
+    ]  # fmt: skip
+    return pd.concat([ROWS, pd.DataFrame(rows)], ignore_index=True)
+
+
+def cell(table, variant, dead_share=0.0, case="published-1.7b"):
+    found = table[(table["variant"] == variant) & (table["dead_share"] == dead_share) & (table["case"] == case)]
+    return found.iloc[0]
+
+
+def test_whole_steps_by_hand():
+    table = benches.whole_steps(ROWS)
+    lean = cell(table, "lean")
+    assert lean["s"] == pytest.approx(0.65) and lean["n"] == 3 and lean["positions"] == 11_000
+    assert lean["over_stock"] == pytest.approx(5.0 / 0.65) and lean["over_best"] == pytest.approx(3.0 / 0.65)
+    assert table.loc[table["variant"] == "stock", ["over_stock", "over_best"]].isna().all(axis=None)
+    assert pd.isna(cell(table, "lean", 1.0)["positions"])  # nothing forwarded: missing, not 0
+    assert list(table["variant"][:3]) == ["stock", "stock-best", "lean"]
+
+
+def test_the_newest_session_with_as_many_steps_counts_and_multiples_stay_inside_a_session():
+    assert set(benches.whole_steps(again(["stock", "lean"], 2.0, 2))["session"]) == {SESSION}  # fewer steps
+    table = benches.whole_steps(again(["lean"], 2.0, 3))
+    assert cell(table, "lean")["s"] == 2.0 and pd.isna(cell(table, "lean")["over_stock"])  # no stock beside it
+    table = benches.whole_steps(again(["lean", "stock"], 2.0, 3))
+    assert cell(table, "lean")["over_stock"] == 1.0 and cell(table, "stock-best")["session"] == SESSION
+    assert cell(table, "stock-best")["over_stock"] == pytest.approx(5 / 3)  # of its own session's stock
+    assert cell(table, "lean", 0.5)["session"] == SESSION
+
+
+def test_the_parts_of_a_step_add_up_and_a_pass_not_made_is_missing():
+    parts = benches.part_seconds(ROWS)
+    table = benches.side_by_side(parts)
+    assert table.loc["the step, timers on"].tolist() == pytest.approx([5.0, 3.0, 0.65])
+    assert pd.isna(table.loc["no-grad forward", "lean"]) and "reference forward" not in table.index
+    assert table.loc[benches.REST].tolist() == pytest.approx([0.1, 0.1, 0.03])
+
+
+def test_arithmetic_by_hand():
+    shape = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=3, hidden_size=5, intermediate_size=7,
+                 num_hidden_layers=2, vocab_size=11)  # fmt: skip
+    # a layer: queries and output 2 x 5 x 6, keys and values 2 x 5 x 3, three matrices 5 x 7
+    assert benches.multiplying(shape) == (2 * (60 + 30 + 105), 55)
+    # 10 positions without and 20 with gradient (forward, backward); 4 scored tokens in three passes of the output
+    flops = 2 * (390 * (10 + 40) + 55 * 4 * 3)
+    assert benches.arithmetic_s(shape, 10, 20, 4, 100.0) == flops / 100
+    assert benches.arithmetic_s(shape, 0, 0, 4, 100.0) == 0
+
+
+def test_the_published_shape_has_the_parameters_of_its_name():
+    layers, output = benches.multiplying(benches.CASES[benches.PUBLISHED]["shape"])
+    assert layers + output == pytest.approx(1.72e9, rel=0.001)  # Qwen3-1.7B with its tied embedding
+
+
+def test_the_floor_and_what_fills_the_gap_make_the_step():
+    table = benches.floor(ROWS, NOTES)
+    for variant in table:
+        own = table[variant].drop(["floor", "the step, timers on"])
+        assert own.sum() == pytest.approx(table[variant]["the step, timers on"])
+    lean = table["lean"]
+    assert lean["floor"] == lean["generation"] + lean["arithmetic of the positions"] < lean["the step, timers on"]
+    unknown = [NOTES[0] | {"device": {"name": "a new GPU"}}]
+    assert bench_phrases.floor(benches.floor(ROWS, unknown)) == {"lean_floor": "not measured"}
+
+
+def test_the_savings_add_up_to_the_way_from_first_to_last():
+    table = benches.waterfall(ROWS, NOTES)
+    assert table["saving"].tolist() == ["none", "checkpoint", "old", "mode", "prefix"]
+    assert table["saved_s"].iloc[1:].tolist() == pytest.approx([1, 1, -0.25, 2.25])
+    assert table["saved_s"].sum() == pytest.approx(table["s"].iloc[0] - table["s"].iloc[-1]) == pytest.approx(4)
+    assert table["does"].isna().tolist() == [True, False, False, False, True]  # the notes know three of them
+    old = [NOTES[0] | {"facts": {}}]
+    assert benches.waterfall(ROWS, old)["does"].isna().all()
+
+
+def test_the_waterfall_is_of_one_session():
+    cut = pd.DataFrame([{"session": LATER, "case": "published-1.7b", "part": "waterfall", "variant": "+none",
+                         "dead_share": 0.0, "wall_s": 9.0}] * 9)  # fmt: skip
+    assert set(benches.waterfall(pd.concat([ROWS, cut]), NOTES)["session"]) == {SESSION}  # cut after its first
+    whole = ROWS[ROWS["part"] == "waterfall"].assign(session=LATER)
+    assert set(benches.waterfall(pd.concat([ROWS, whole]), NOTES)["session"]) == {LATER}
+
+
+def test_bars_of_the_waterfall_hang_together():
+    bars = plots.waterfall(benches.waterfall(ROWS, NOTES)).axes[0].patches
+    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars]
+    expected = [(0, 5), (4, 5), (3, 4), (3, 3.25), (1, 3.25), (0, 1)]
+    assert np.allclose(ends, expected)
+    assert [bar.get_hatch() for bar in bars] == [None, None, None, "////", None, None]
+
+
+def test_a_cell_of_the_grid_that_failed_says_why():
+    table = benches.grid(ROWS, NOTES)
+    assert table["cell"].tolist() == ["stock", "b=64 checkpointing=off", "b=128 checkpointing=off"]
+    assert table["failed"].iloc[2] == "OutOfMemoryError" and table["s"].iloc[:2].tolist() == pytest.approx([5.0, 3.0])
+
+
+# ------------------------------------------------------------------------------------------------------------- the law
+
+
+def shapes(seconds):
+    """Cells of `steplaw.points`: stock at shapes of so many prompt tokens, with seconds by case."""
+    work = {"published-1.7b": 3e6, "ratio-8-1": 4e6, "ratio-1-2": 1e6, "ratio-2-1": 2e6, "ratio-1-8": 5e6}
+    return pd.DataFrame(
+        [
+            {"case": case, "dead_share": 0.0, "variant": "stock", "step": s, "trainer": np.nan,
+             "positions": np.nan, "prompt_work": work[case]}
+            for case, s in seconds.items()
+        ]
+    )  # fmt: skip
+
+
+EXACT = {"published-1.7b": 7.0, "ratio-8-1": 9.0, "ratio-1-2": 3.0}  # 1 s + 2 s a million
+
+
+def test_a_law_is_fitted_on_some_shapes_and_scored_on_the_others():
+    summary, rows = steplaw.laws(shapes(EXACT | {"ratio-2-1": 4.0, "ratio-1-8": 8.8}))  # the law says 5 and 11
+    (law,) = summary.itertuples()
+    assert (law.intercept, law.rate) == pytest.approx((1.0, 2.0)) and (law.fitted, law.held) == (3, 2)
+    assert law.worst_error == law.median_error == pytest.approx(0.25)
+    assert rows.loc[~rows["held"], "error"].abs().max() == pytest.approx(0)
+    assert bench_phrases.laws(summary)["law_prompts_step"] == (
+        "25.0% in the median and 25.0% at the worst of 2 held out"
+    )
+
+
+def test_a_law_is_not_fitted_on_fewer_than_three_shapes_or_without_one_held_out():
+    for seconds in ({"published-1.7b": 7.0, "ratio-2-1": 4.0}, EXACT, {"ratio-2-1": 4.0, "ratio-1-8": 8.8, "x": 1}):
+        summary, rows = steplaw.laws(shapes({k: v for k, v in seconds.items() if k != "x"}))
+        assert summary.empty and rows.empty
+        assert set(bench_phrases.laws(summary).values()) == {"not measured"}
+
+
+def test_work_is_counted_over_passes_and_stock_counts_once():
+    cells = steplaw.points(ROWS, NOTES).set_index(["case", "variant", "dead_share"])
+    assert cells.loc[("published-1.7b", "stock", 0.0), "positions"] == 120_000  # two passes
+    assert cells.loc[("published-1.7b", "lean", 1.0), "positions"] == 0  # nothing was forwarded
+    assert cells.loc[("ratio-1-8", "stock", 0.0), "prompt_work"] == 3 * 128 * 40
+    assert ("published-1.7b", "stock", 0.5) not in cells.index
+    assert cells.loc[("published-1.7b", "lean", 0.5), "trainer"] == pytest.approx(0.16)
+    assert pd.isna(cells.loc[("ratio-1-8", "lean", 0.0), "trainer"])  # no phases were timed there
+
+
+def test_prompt_tokens_that_were_not_counted_are_those_asked_for_or_missing():
+    rows = ROWS.drop(columns="tokens")
+    at = ("ratio-8-1", "stock")
+    asked = steplaw.points(rows, NOTES).set_index(["case", "variant"])["prompt_work"].loc[at]
+    assert asked == 3 * 128 * (282 + 375) / 2
+    other = [NOTES[0] | {"arguments": {"data": "documents.jsonl.gz"}}]
+    assert steplaw.points(rows, other)["prompt_work"].isna().all()
+
+
+# ------------------------------------------------------------------------------------------------------ the projection
+
+# Published: 1,000 s, of which 100 of generating, 600 of passes and update, 200 of others, 100 under no timer.
+STUDY = {
+    "bill": {
+        "billed_s": 1000,
+        "rows": [
+            {"part": "generation", "seconds": 60}, {"part": "weight sync to the engine", "seconds": 20},
+            {"part": "rest of generate", "seconds": 20}, {"part": "no-grad forward", "seconds": 200},
+            {"part": "grad forward", "seconds": 200}, {"part": "backward + clipping + optimizer", "seconds": 200},
+            {"part": "reward function", "seconds": 200},
+        ],
+    },
+    "groups": {"rows": [{"seed": 0, "zero_first": 0.5, "zero_middle": 0.5, "zero_last": 0.5}]},
+    "reach_and_hold": {
+        "rows": [
+            {"seed": 0, "sft_hours": 0.1, "grpo_hours": 2.0, "multiple": 20},
+            {"seed": 0, "sft_hours": 0.2, "grpo_hours": None},
+        ]
+    },
+}  # fmt: skip
+PARTS = benches.part_seconds(ROWS)
+
+
+def test_the_projected_bill_by_hand():
+    table = projection.bill(PARTS, STUDY).set_index("part")
+    assert table.loc["sum", ["published", "stock"]].tolist() == pytest.approx([1000, 1000])
+    # of stock's seconds lean has: generation 3/4, sync 1/20, rest 0, no-grad 0, grad 1/10, update 0.2 of 2
+    live = table["lean, no dead group"]
+    assert live[:6].tolist() == pytest.approx([45, 1, 0, 0, 20, 20])
+    assert live["reward function"] == 200 and live[projection.KEPT] == 100 and live["sum"] == pytest.approx(386)
+    # half of the groups dead: grad forward 0.05 of 1 s; backward 0.09 s, clipping and optimizer 0.02 s of 2 s
+    dead = table["lean, the study's dead groups"]
+    assert dead["grad forward"] == pytest.approx(10)
+    assert dead["backward + clipping + optimizer"] == pytest.approx(200 * 0.11 / 2)
+    assert table["TRL's own switches"]["sum"] == pytest.approx(1000 - 300)
+
+
+def test_multiples_follow_the_bill_and_a_gets_its_own_savings():
+    arms = pd.DataFrame({"arm": "sft", "variant": ["stock", "lean"], "case": benches.PUBLISHED})
+    arms["tokens_per_s"] = [6000.0, 24000.0]
+    table = projection.multiples(PARTS, STUDY, arms).set_index("way")
+    assert table.loc["stock", ["multiple", "own_multiple"]].tolist() == pytest.approx([20, 80])
+    assert table.loc["lean, no dead group", "multiple"] == pytest.approx(20 * 0.386)
+    assert projection.multiples(PARTS, STUDY, None)["own_multiple"].isna().all()
+
+
+def test_dead_groups_over_a_run_by_hand():
+    flat = projection.dead_over_run({"zero_first": 0.5, "zero_middle": 0.5, "zero_last": 0.5})
+    assert set(flat) == {0.5}
+    rising = projection.dead_over_run({"zero_first": 0.0, "zero_middle": 0.45, "zero_last": 0.9}, steps=10)
+    assert rising == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+
+
+def test_nothing_is_projected_beyond_what_was_measured():
+    live = PARTS[PARTS["dead_share"] == 0]
+    assert "lean, the study's dead groups" not in projection.bill(live, STUDY)
+    assert projection.bill(live[live["variant"] == "lean"], STUDY).empty
+    study = STUDY | {"groups": {"rows": [{"seed": 0} | dict.fromkeys(("zero_first", "zero_middle", "zero_last"), 0.9)]}}
+    below = PARTS[PARTS["dead_share"] < 0.9]
+    assert "lean, the study's dead groups" not in projection.bill(below, study)
