@@ -36,6 +36,10 @@ tier_prompt: int = 512  # their prompts (tokens)
 tier_completion: int = 512  # their completions (tokens)
 tier_prompts: int = 8  # prompts whose rollouts are in flight on each card
 tier_group: int = 8  # rollouts a prompt
+budgets: list = []  # of the planner (device-hours); empty: parts and multiples of what the runs spent
+dollars: list = []  # the same as amounts of money, on a GPU
+labels: int = 0  # labelled documents at hand; 0: as many as were measured
+start_accuracy: float = 0.0  # accuracy of your start (share of documents); 0: as measured
 price_per_hour: float = 4.41  # price of one GPU (per hour)
 price_currency: str = "USD"  # its currency (ISO 4217)
 
@@ -47,9 +51,12 @@ price_currency: str = "USD"  # its currency (ISO 4217)
 
 # %%
 import pandas as pd
+import yaml
 
 from lib import sizing
+from lib.paths import BOOK
 from lib.report import layouts, show, sizes
+from lib.report.show import percent
 
 models = sizing.models()
 counted = pd.DataFrame([{"model": name} | sizing.parameters(shape) for name, shape in models.items()])
@@ -158,3 +165,110 @@ show.notes(
     }
 )
 show.table("memory", compared, columns)
+
+# %% [markdown]
+# ## Seconds of a GRPO step
+#
+# A step is a sum of terms: arithmetic of the passes, layers launched in each micro-batch, decoding layer by layer and
+# reading the weights for each token, weights sent to the engine, and what is fixed. The amounts follow from shape and
+# lengths; `lib.report.steptime` has the formulas. What a unit costs is fitted on some cases of the bench of whole steps
+# and scored on the others; which are which was fixed before they were measured.
+
+# %%
+from lib.report import benches, steptime
+
+steps, notes = benches.grpo_step()
+cells = steptime.cells(steps, notes, models)
+rates = steptime.fit(cells)
+timed = None if rates is None else steptime.scored(cells, rates)
+print(steptime.told(timed))
+
+# %% tags=["hide-input"]
+columns = {"case": lambda row: row.case, "trainer": lambda row: row.variant}
+columns |= {"dead groups": lambda row: f"{row.dead_share:.0%}"}
+columns |= {"role": lambda row: "held out" if row.held else "fit"}
+columns |= layouts.written_as(".2f", {"measured (s)": "seconds", "predicted": "predicted"})
+columns |= layouts.written_as("+.1%", {"error": "error"})
+show.notes(
+    {
+        "steptime": steptime.told(timed),
+        "steptime_rates": ", ".join(f"{k} {v:.3g}" for k, v in (rates or {}).items()) or "not fitted",
+    }
+)
+show.table("steptime", timed, columns)
+
+# %% [markdown]
+# From there, the published set-up: its share of generation and sync, and from which mean completion on generating takes
+# half of a step. Other GPUs than the one of the bench are computed from their datasheets' rates of arithmetic and of
+# memory; nothing was measured on them.
+
+# %%
+shape = models["Qwen3-1.7B"]
+ways = {"stock": dict(lean=False), "all savings": dict(lean=True), "all savings, 0.9 dead": dict(lean=True, dead=0.9)}
+rows = []
+for gpu in steptime.GPUS if rates else ():
+    for way, how in ways.items():
+        parts = steptime.step(shape, rates, 327, 44, gpu=gpu, **how)
+        shares = {f"{name}_share": parts[name] / parts["step"] for name in ("generation", "sync", "training")}
+        row = {"gpu": gpu, "how": "measured" if gpu == steptime.MEASURED_ON else "datasheet", "way": way}
+        row |= {"step": parts["step"], "both_share": shares["generation_share"] + shares["sync_share"]} | shares
+        rows.append(row | {"crossing": steptime.crossing(shape, rates, 327, gpu=gpu, **how)})
+lengths = pd.DataFrame(rows)
+
+# %% tags=["hide-input"]
+columns = {"GPU": lambda row: row.gpu, "rates": lambda row: row.how, "trainer": lambda row: row.way}
+columns |= layouts.written_as(".2f", {"step (s)": "step"})
+columns |= layouts.written_as(".1%", {"generation and sync": "both_share", "training": "training_share"})
+columns |= layouts.written_as(",.0f", {"generation is half from (tokens)": "crossing"})
+bill = yaml.safe_load((BOOK / "published.yaml").read_text())["bill"]
+their_s = {row["part"]: row["seconds"] for row in bill["rows"]}
+both_s = their_s["generation"] + their_s["weight sync to the engine"]
+show.note("published_both", percent(both_s / bill["billed_s"]))
+show.table("crossing", lengths, columns)
+
+# %% [markdown]
+# ## What a budget buys
+#
+# Read off the recorded curves of the profile: each arm at its newest checkpoint within the budget, with an interval
+# that covers the sampling of documents and spans the seeds. *Ended*: its run had ended, and what is left of the budget
+# is saved. *Start*: it had saved nothing by then. Where intervals overlap, or the question lies outside what was
+# measured (a longer run, fewer labels, another start), the answer is *not decidable*. It says nothing about another
+# model, text or task.
+
+# %%
+from lib.report import compare, cost, planner, study
+from lib.report.outcomes import by_seed
+
+wanted, setup, starts, runs = study.read(profile, seeds)
+kind, _ = study.devices(profile, [*starts.values(), *runs.values()])
+curves = {key: compare.curve(run, starts[run.seed]) for key, run in runs.items()}
+measured_labels = setup.info["parameters"].get("n_pool")
+ends = sorted(curve.end_hours for curve in curves.values())
+asked = budgets or [amount / price_per_hour for amount in dollars if kind == "cuda"]
+asked = asked or [0.25 * ends[0], 0.5 * ends[0], ends[0], ends[-1], 2 * ends[-1]]
+outside = planner.inputs_outside(curves, labels or None, start_accuracy or None, measured_labels)
+planned = planner.plan(curves, asked, outside)
+
+# %% tags=["hide-input"]
+_, per_hour = cost.axis(kind, max(ends))
+columns = {"budget": lambda row: cost.show_hours(row.hours, per_hour)}
+columns |= {"price": lambda row: cost.show_price(cost.price(row.hours, kind, price_per_hour), price_currency)}
+for arm, name in compare.NAMES.items():
+    values = (arm, f"{arm}_low", f"{arm}_high", f"{arm}_note")
+    columns[name] = lambda row, values=values: planner.shown(*(getattr(row, value) for value in values))
+columns |= {"verdict": lambda row: row.verdict}
+even = planner.break_even(curves, "grpo", "sft")
+show.notes(
+    {
+        "plan_unit": cost.unit(kind),
+        "plan_break_even": by_seed({s: cost.show_hours(h, per_hour) for s, h in even.items()}) or "not measured",
+    }
+)
+show.table("plan", planned, columns)
+
+# %% [markdown]
+# ## Recap
+#
+# Memory is a sum of terms that can be written down; what cannot are four constants, and they are fitted on some
+# measurements and scored on others. Seconds are terms with fitted rates. What a budget buys is not a formula: it is
+# what some runs showed, and this chapter says where that ends.
