@@ -155,23 +155,28 @@ def step(
     return seconds(work, rates)
 
 
-def crossing(s: sizing.Shape, rates: dict[str, float], prompt: float, limit: int = 32768, **job) -> int | None:
-    """The shortest mean completion, in tokens, at which generating takes half of a step; None where none up to `limit`.
+def half(s: sizing.Shape, rates: dict[str, float], prompt: float, **job):
+    """(discriminant, root): the mean completion in tokens at which generating takes half of a step.
 
-    Found by bisection: generation's share rises with the completion, whose tokens are decoded one after the other.
+    Generation less half a step is a polynomial of second degree in the completion (keys and values are read, and
+    attention is done, over what was written so far); its coefficients follow from three values. None where the
+    discriminant or the root is below 0: half is never reached.
     """
+    far = 4096.0
+    at = []
+    for tokens in (0.0, far, 2 * far):
+        parts = step(s, rates, prompt, tokens, **job)
+        at.append(parts["generation"] - parts["step"] / 2)
+    square = (at[2] - 2 * at[1] + at[0]) / 2
+    linear = at[1] - at[0] - square
+    discriminant = linear * linear - 4 * square * at[0]
+    return discriminant, far * 2 * at[0] / (-linear - np.sqrt(np.maximum(discriminant, 0.0)))
 
-    def share(completion):
-        parts = step(s, rates, prompt, completion, **job)
-        return parts["generation"] / parts["step"]
 
-    low, high = 0, limit
-    if share(high) < 0.5:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if share(middle) >= 0.5 else (middle, high)
-    return high
+def crossing(s: sizing.Shape, rates: dict[str, float], prompt: float, **job) -> float | None:
+    """`half`'s root, None where half is never reached."""
+    discriminant, root = half(s, rates, prompt, **job)
+    return float(root) if discriminant >= 0 and root >= 0 else None
 
 
 def told(own: pd.DataFrame | None) -> str:
