@@ -10,6 +10,11 @@ VENV ?= .venv
 ifeq ($(wildcard notebooks/profiles/$(PROFILE).yaml),)
 $(error no profile notebooks/profiles/$(PROFILE).yaml; there are: $(basename $(notdir $(wildcard notebooks/profiles/*.yaml))))
 endif
+ifneq ($(VARIANT)$(filter variant,$(MAKECMDGOALS)),)
+ifeq ($(wildcard notebooks/variants/$(or $(VARIANT),none).yaml),)
+$(error VARIANT is "$(VARIANT)"; expected one of $(basename $(notdir $(wildcard notebooks/variants/*.yaml))))
+endif
+endif
 ifeq ($(filter auto always never,$(TRAIN)),)
 $(error TRAIN is "$(TRAIN)"; expected auto, always or never)
 endif
@@ -54,7 +59,7 @@ EXECUTE = $(PY) -m lib.build.execute --profile $(PROFILE) --out $@
 .DELETE_ON_ERROR:
 .SECONDARY:
 .DEFAULT_GOAL := help
-.PHONY: help book test base record verify replay trial serve clean 00_setup 01_sft 02_dpo 03_grpo 04_compare 05_sizing FORCE
+.PHONY: help book test base record verify replay trial variant variant_check serve clean 00_setup 01_sft 02_dpo 03_grpo 04_compare 05_sizing FORCE
 
 help:                    ## this list
 	@sed -n 's/^\([a-z0-9_]*\):.*##\(@\?\) \(.*\)/  make \1\t\3/p' Makefile | expand -t 20
@@ -107,7 +112,7 @@ $(NB)/02_dpo-s%.ipynb: notebooks/02_dpo.py $(NB)/01_sft-s%.ipynb $(COMMON) | $(R
 $(NB)/03_grpo-s%.ipynb: notebooks/03_grpo.py $(NB)/01_sft-s%.ipynb $(COMMON) | $(READY)
 	@$(EXECUTE) 03_grpo --seed $*
 $(NB)/04_compare.ipynb: notebooks/04_compare.py $(EXECUTED) $(NB)/.seeds $(wildcard book/*.yaml) \
-  $(wildcard book/results/$(PROFILE)/*.csv) $(COMMON) | $(READY)
+  $(wildcard book/results/$(PROFILE)/*.csv runs/$(PROFILE)/*/record/run.json) $(COMMON) | $(READY)
 	@$(EXECUTE) 04_compare --seeds $(SEEDS)
 $(NB)/05_sizing.ipynb: notebooks/05_sizing.py $(EXECUTED) $(NB)/.seeds $(wildcard book/*.yaml book/*.csv) \
   $(wildcard book/results/bench/*.parquet) $(COMMON) | $(READY)
@@ -159,6 +164,12 @@ trial: $(call ready,train)  ## try VALUES of a PARAMETER of one STAGE on the dev
 	@test -n "$(STAGE)" -a -n "$(PARAMETER)" -a -n "$(VALUES)" || { echo "name what to try, such as: make trial \
 	PROFILE=laptop STAGE=02_dpo PARAMETER=dpo_learning_rate VALUES='3e-5 1e-4'"; exit 1; }
 	@$(PY) -m lib.trials $(PROFILE) $(FIRST_SEED) $(STAGE) $(PARAMETER) $(VALUES)
+
+variant_check: $(call ready,train)
+	@$(PY) -m lib.variants $(PROFILE) $(FIRST_SEED) $(VARIANT) check
+
+variant: variant_check $(NB)/01_sft-s$(FIRST_SEED).ipynb  ## run a VARIANT of an arm (a file in notebooks/variants) with seed SEED (or the first)
+	@$(PY) -m lib.variants $(PROFILE) $(FIRST_SEED) $(VARIANT)
 
 # ---------------------------------------------------------------- tests
 

@@ -28,6 +28,8 @@ n_pool: int = 800  # documents of the arms
 n_dev: int = 200  # documents on which settings are chosen
 n_heldout: int = 300  # documents on which every checkpoint is judged
 split_seed: int = 0  # seed of the split
+outside_path: str = ""  # a .jsonl(.gz) of another text, on which last checkpoints are judged too ("": none)
+outside_sha256: str = ""  # its expected content; needed where the file itself is not at hand
 instruction: str = ""  # what stands before each document ("" for the default of lib.data)
 base: str = "src/lib/tiny"  # folder of the base model, from the project's root
 base_sha256: str = ""  # expected sha256 of its weights; needed where the model itself is not at hand
@@ -39,7 +41,7 @@ max_completion_tokens: int = 48  # longest completion
 # %%
 import pandas as pd
 
-from lib import data, decode, evaluate, records, rewards, runs
+from lib import baseline, data, decode, evaluate, records, rewards, runs
 from lib.paths import ROOT
 from lib.report import plots
 
@@ -76,6 +78,16 @@ elif not documents_sha256:
         f"path: {path!r} is not there, and documents_sha256 is empty, so no record can be recognised"
     )
 
+outside_at_hand = not outside_path or (ROOT / outside_path).exists()
+outside = data.load("jsonl", ROOT / outside_path) if outside_path and outside_at_hand else []
+if outside:
+    found = data.fingerprint({"outside": outside})
+    if outside_sha256 and found != outside_sha256:
+        raise ValueError(f"outside_path: {outside_path}: content {found[:12]}, but outside_sha256 is {outside_sha256}")
+    outside_sha256 = found
+elif outside_path and not outside_sha256:
+    raise FileNotFoundError(f"outside_path: {outside_path!r} is not there, and outside_sha256 is empty")
+
 # %% [markdown]
 # ## The run
 #
@@ -100,6 +112,8 @@ run = runs.open_run(
         n_dev=n_dev,
         n_heldout=n_heldout,
         split_seed=split_seed,
+        outside_path=outside_path,
+        outside_sha256=outside_sha256,
         instruction=instruction,
         base=base,
         engine=engine,
@@ -112,14 +126,17 @@ run = runs.open_run(
 # %%
 if run.live:
     decode.require(engine)
-    if not at_hand or not base_at_hand:
-        raise FileNotFoundError(f"{run.name} must be made anew and needs both {path or source!r} and {base!r}")
+    if not (at_hand and base_at_hand and outside_at_hand):
+        needed = ", ".join(filter(None, (path or source, base, outside_path)))
+        raise FileNotFoundError(f"{run.name} must be made anew and needs all of {needed}")
     tokenizer = decode.load_tokenizer(ROOT / base)
     kept, too_long = data.fits(documents, tokenizer, context_tokens, max_completion_tokens, instruction)
     if not kept:
         limits = f"context_tokens {context_tokens} and max_completion_tokens {max_completion_tokens}"
         raise ValueError(f"none of the {len(documents)} documents and its answer fits into {limits}")
     splits = data.split(kept, dict(start=n_start, pool=n_pool, dev=n_dev, heldout=n_heldout), split_seed)
+    unseen = data.apart(outside, documents)  # nobody who is in the study's own text
+    unseen, outside_long = data.fits(unseen, tokenizer, context_tokens, max_completion_tokens, instruction)
     run.start_clock()
     run.mark_trained()  # nothing is trained here, so nothing is billed
     predictions, checkpoints = evaluate.checkpoints(
@@ -127,6 +144,7 @@ if run.live:
         {0: None},
         splits["heldout"],
         instruction,
+        unseen,
         engine=engine,
         base=ROOT / base,
         dtype=dtype,
@@ -146,11 +164,17 @@ if run.live:
         tables=dict(
             predictions=predictions,
             checkpoints=checkpoints,
-            splits=pd.DataFrame(data.split_table(splits), columns=["split", "id", "sha256"]),
+            splits=pd.DataFrame(data.split_table(splits | {"outside": unseen}), columns=["split", "id", "sha256"]),
+            **evaluate.outside(run, 0, unseen),
         ),
         facts=dict(
             documents=len(documents),
             too_long=len(too_long),
+            known=data.known(splits["heldout"]),
+            baseline=baseline.counts(splits["heldout"]),
+            outside=dict(
+                read=len(outside), documents=len(unseen), too_long=len(outside_long), known=data.known(unseen)
+            ),
             prompt_tokens=sum(map(len, ids)) / len(ids),
             completion_tokens=sum(map(len, answers)) / len(answers) + 1,
         ),
@@ -176,6 +200,10 @@ plots.table(versions.rename_axis("what").rename("which").reset_index(), "version
 # %% tags=["hide-input"]
 facts = record.info["facts"]
 print(f"{facts['documents']} documents read; {facts['too_long']} do not fit {context_tokens} tokens and are left out.")
+other = facts.get("outside", {})
+if other.get("read"):
+    print("Of another text {documents} of {read} documents; {too_long} are too long.".format(**other))
+    print("Those left out besides are about people who are in this text.")
 print(f"About {facts['prompt_tokens']:.0f} tokens a prompt and {facts['completion_tokens']:.0f} a completion.")
 counts = record.splits.groupby("split").size().reindex(data.SPLITS).rename("documents").reset_index()
 plots.table(counts, "splits", f"Documents in each split; fingerprint {record.info['data_fingerprint'][:12]}.")

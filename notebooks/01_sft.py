@@ -13,23 +13,29 @@
 # start that all arms share) and then on the pool (arm A)?
 #
 # **Departures from the published study** {cite}`fan2026curves`: the model, the text and the sizes are the profile's.
-# Trainer arguments that are not named below are TRL's defaults, as there.
+# Trainer arguments that are not named below are TRL's defaults, as there. With `lean`, arm A's trainer leaves out work
+# that cannot change TRL's gradient (`lib.lean`).
 
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to
 judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
 max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share); no part of any run
 seed: int = 0  # seed of data order and adapter initialisation
+variant: str = ""  # name of arm A's run beside its own, such as lean ("": the own one); no part of any run
 lora_rank: int = 0  # rank of the LoRA adapter on all linear layers (0: full fine-tuning)
 lora_alpha: int = 32  # LoRA scale is lora_alpha / lora_rank
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
+own_start: bool = False  # the variant trains a start of its own, such as start-weak-s0, and arm A from it
+start_documents: int = 0  # documents of the shared start (0: all of the split)
 start_epochs: float = 3.0  # passes over the start documents
 start_batch_documents: int = 32  # shared start: documents an optimizer step
 start_learning_rate: float = 1e-3  # of the shared start
 sft_epochs: float = 1.0  # arm A: passes over the pool
 sft_batch_documents: int = 16  # arm A: documents an optimizer step
 sft_learning_rate: float = 4e-3  # of arm A
+sft_warmup_share: float = 0.0  # arm A: steps in which the learning rate rises from 0 (share)
 sft_save_steps: int = 4  # arm A: optimizer steps between checkpoints
+lean: bool = False  # arm A: the lean trainer: the same gradient as TRL's, for less time
 
 # %%
 
@@ -72,6 +78,9 @@ start_config = dict(
     save_steps=100_000,  # only the last checkpoint is used
     seed=seed,
 )
+start_size = int((setup.splits["split"] == "start").sum())
+if start_documents > start_size:
+    raise ValueError(f"start_documents: got {start_documents}, expected at most {start_size}, the split start")
 start = runs.open_run(
     "01_sft",
     profile,
@@ -80,8 +89,15 @@ start = runs.open_run(
     data=setup.info["data_fingerprint"],
     model=setup.info["model"],
     parents=(setup,),
-    parameters=dict(judged_split=judged_split, lora_rank=lora_rank, lora_alpha=lora_alpha, lora_modules="all-linear"),
+    parameters=dict(
+        judged_split=judged_split,
+        lora_rank=lora_rank,
+        lora_alpha=lora_alpha,
+        lora_modules="all-linear",
+        start_documents=start_documents,
+    ),
     trainer=("SFTConfig", start_config),
+    variant=variant if own_start else "",
 )
 
 # %% [markdown]
@@ -93,6 +109,7 @@ start = runs.open_run(
 if start.live:
     decode.require(given["engine"])
     splits = records.splits(setup)
+    labelled = splits["start"][: start_documents or None]
     clock = start.start_clock()
     with clock.phase("imports"):
         from datasets import Dataset
@@ -107,7 +124,7 @@ if start.live:
             trainer = SFTTrainer(
                 model=model,
                 args=SFTConfig(**start.machine(given["dtype"]), **start_config),
-                train_dataset=Dataset.from_list(gold_answers(splits["start"])),
+                train_dataset=Dataset.from_list(gold_answers(labelled)),
                 processing_class=tokenizer,
                 peft_config=LoraConfig(**adapter) if lora_rank else None,
             )
@@ -120,14 +137,16 @@ if start.live:
         del trainer, model
     last_step, weights = start.checkpoints()[-1]
     predictions, checkpoints = evaluate.checkpoints(
-        start, {last_step: weights}, splits[judged_split], given["instruction"], **generation
+        start, {last_step: weights}, splits[judged_split], given["instruction"], splits["outside"], **generation
     )
     clock.stop()
     start.finish(
         steps=runs.logged_steps(start.folder),
-        tables=dict(predictions=predictions, checkpoints=checkpoints),
-        facts=dict(documents=len(splits["start"])),
-        weights=weights,
+        tables=dict(
+            predictions=predictions, checkpoints=checkpoints, **evaluate.outside(start, last_step, splits["outside"])
+        ),
+        facts=dict(documents=len(labelled)),
+        weights=None if start.name != f"start-s{seed}" else weights,  # a variant's: its checkpoint in this copy will do
     )
 
 # %% tags=["hide-input"]
@@ -147,6 +166,7 @@ sft_config = dict(
     num_train_epochs=sft_epochs,
     per_device_train_batch_size=sft_batch_documents,
     learning_rate=sft_learning_rate,
+    warmup_steps=sft_warmup_share,  # below 1 it is a share of the steps
     max_length=given["context_tokens"],
     gradient_checkpointing=gradient_checkpointing,
     logging_steps=1,
@@ -161,8 +181,11 @@ run = runs.open_run(
     data=setup.info["data_fingerprint"],
     model=setup.info["model"],
     parents=(setup, start.record),
-    parameters=dict(judged_split=judged_split, start_weights=start.record.checkpoints["weights_sha256"].iloc[-1]),
+    parameters=dict(
+        judged_split=judged_split, start_weights=start.record.checkpoints["weights_sha256"].iloc[-1], lean=lean
+    ),
     trainer=("SFTConfig", sft_config),
+    variant=variant,
 )
 
 # %% [markdown]
@@ -176,12 +199,14 @@ if run.live:
     with clock.phase("imports"):
         from datasets import Dataset
         from trl import SFTConfig, SFTTrainer
+
+        from lib.lean.arms import LeanSFTTrainer
     if not run.trained:
         with clock.phase("model_load"):
             tokenizer = decode.load_tokenizer(ROOT / given["base"])
             policy = decode.load_policy(ROOT / given["base"], start.record.weights, given["dtype"], trainable=True)
         with clock.phase("trainer_setup"):
-            trainer = SFTTrainer(
+            trainer = (LeanSFTTrainer if lean else SFTTrainer)(  # the same arguments, the same gradient
                 model=policy,
                 args=SFTConfig(**run.machine(given["dtype"]), **sft_config),
                 train_dataset=Dataset.from_list(gold_answers(splits["pool"])),
@@ -193,12 +218,16 @@ if run.live:
         run.mark_trained()
         del trainer, policy
     predictions, checkpoints = evaluate.checkpoints(
-        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], **generation
+        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], splits["outside"], **generation
     )
     clock.stop()
     run.finish(
         steps=runs.logged_steps(run.folder),
-        tables=dict(predictions=predictions, checkpoints=checkpoints),
+        tables=dict(
+            predictions=predictions,
+            checkpoints=checkpoints,
+            **evaluate.outside(run, run.checkpoints()[-1][0], splits["outside"]),
+        ),
         facts=dict(documents=len(splits["pool"])),
     )
 record = run.record

@@ -14,21 +14,25 @@
 #
 # **Departures from the published study** {cite}`fan2026curves`: model, text and sizes are the profile's. The pairs are
 # built as there: chosen is gold, rejected the worst wrong one of a few samples. Sampling them is billed to this arm.
+# With `lean`, the trainer leaves out work that cannot change TRL's gradient (`lib.lean`); sampling is as it was.
 
 # %% tags=["parameters"]
 profile: str = "laptop"  # which profile these parameters belong to
 judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
 max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share); no part of any run
 seed: int = 0  # seed of sampling and data order
+variant: str = ""  # name of this run beside the arm's own, such as lean ("": the own one); no part of any run
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 pair_documents: int = 400  # pool documents that are sampled for pairs
 samples_per_document: int = 4  # samples a document
 pair_temperature: float = 1.0  # sampling temperature
+pairs_from: str = "gold"  # gold | unlabelled: gold against the worst wrong sample, or the best sample against the worst
 dpo_beta: float = 0.1  # strength of the pull to the reference
 dpo_learning_rate: float = 3e-5  # of arm B
 dpo_epochs: float = 2.0  # passes over the pairs
 dpo_batch_pairs: int = 16  # pairs an optimizer step
 dpo_save_steps: int = 5  # optimizer steps between checkpoints
+lean: bool = False  # the lean trainer: the same gradient as TRL's, for less time
 
 # %%
 import json
@@ -46,6 +50,8 @@ given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded
 if judged_split not in ("heldout", "dev"):
     raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
+if pairs_from not in ("gold", "unlabelled"):
+    raise ValueError(f"pairs_from: got {pairs_from!r}, expected gold or unlabelled")
 pool_size = int((setup.splits["split"] == "pool").sum())
 if pair_documents > pool_size:
     raise ValueError(f"pair_documents: got {pair_documents}, expected at most {pool_size}, the documents of the pool")
@@ -77,19 +83,23 @@ run = runs.open_run(
         pair_documents=pair_documents,
         samples_per_document=samples_per_document,
         pair_temperature=pair_temperature,
+        pairs_from=pairs_from,
         judged_split=judged_split,
         start_weights=start.checkpoints["weights_sha256"].iloc[-1],
-        reward=rewards.formula(),  # it decides which wrong sample is the worst
+        reward=rewards.formula(labels=pairs_from == "gold"),  # it decides which sample is the worst
+        lean=lean,
     ),
     trainer=("DPOConfig", config),
+    variant=variant,
 )
 
 # %% [markdown]
 # ## Pairs
 #
 # A few samples a document from the shared start. Rejected is the wrong sample with the lowest reward, the first of
-# them where several are equal; a document whose samples are all right gives no pair. Sampled pairs are kept, so an
-# interrupted run does not pay for them twice.
+# them where several are equal; a document whose samples are all right gives no pair. With `pairs_from` unlabelled,
+# chosen is the best sample and rejected the worst, by the reward that sees no label; samples that are all equal give no
+# pair. Sampled pairs are kept, so an interrupted run does not pay for them twice.
 
 
 # %%
@@ -97,6 +107,12 @@ def make_pairs(documents, samples_P_N):
     """The pairs {id, prompt, chosen, rejected} of documents and their samples."""
     pairs = []
     for document, samples in zip(documents, samples_P_N, strict=True):
+        if pairs_from == "unlabelled":
+            worst, best = rewards.extremes(samples, document["text"])
+            if worst != best:
+                prompt = data.messages(document, given["instruction"])
+                pairs.append(dict(id=document["id"], prompt=prompt, chosen=best, rejected=worst))
+            continue
         wrong = [s for s in samples if not rewards.verdicts(s, document)["exact"]]
         if wrong:
             rejected = min(wrong, key=lambda s: rewards.reward(s, document, document["text"]))
@@ -127,6 +143,8 @@ if run.live:
     with clock.phase("imports"):
         from datasets import Dataset
         from trl import DPOConfig, DPOTrainer
+
+        from lib.lean.arms import LeanDPOTrainer
     pool = splits["pool"][:pair_documents]
     pairs_file = run.folder / "pairs" / "pairs.json"
     if not (run.folder / "pairs" / "clock.json").exists():
@@ -138,7 +156,7 @@ if run.live:
     pairs = json.loads(pairs_file.read_text())
     if not pairs:
         raise ValueError(
-            f"no pairs: all samples of the {len(pool)} documents are right, and DPO has nothing to learn from"
+            f"no pairs: all samples of the {len(pool)} documents are equally good, and DPO has nothing to learn from"
         )
 
 # %% [markdown]
@@ -158,7 +176,7 @@ if run.live and not run.trained:
         merge_gap = likelihood.merge_gap(copy, tokenizer, [p["prompt"] for p in some], [p["chosen"] for p in some])
         del copy
     with clock.phase("trainer_setup"):
-        trainer = DPOTrainer(
+        trainer = (LeanDPOTrainer if lean else DPOTrainer)(  # the same arguments, the same gradient
             model=policy,  # an adapter as policy: TRL keeps a frozen copy of it as the reference
             args=DPOConfig(**run.machine(given["dtype"]), **config),
             train_dataset=Dataset.from_list(
@@ -176,6 +194,8 @@ if run.live and not run.trained:
         )
         run.watch(trainer, likelihood.phases(trainer))
         likelihood.count_completion_tokens(trainer, run)
+        if lean:
+            trainer.score_reference()  # each pair once, before the first step; TRL scores it in every epoch
     with clock.phase("evaluation"):
         step_zero = likelihood.check_dpo_start(trainer)
         clocks.write_json(run.folder / "step_zero.json", dict(**step_zero, merge_gap_nats=merge_gap))
@@ -196,7 +216,9 @@ if run.live and not run.trained:
 if run.live:
     judged = {0: start.weights} | dict(run.checkpoints())  # the start too, for its greedy answers
     documents = splits[judged_split]
-    predictions, checkpoints = evaluate.checkpoints(run, judged, documents, given["instruction"], **generation)
+    predictions, checkpoints = evaluate.checkpoints(
+        run, judged, documents, given["instruction"], splits["outside"], **generation
+    )
     watched_file = run.folder / "watched_pairs.json"
     if not watched_file.exists():
         with clock.phase("evaluation"):
@@ -213,6 +235,7 @@ if run.live:
             predictions=predictions[predictions["step"] > 0],  # the start's are in its own record
             checkpoints=checkpoints[checkpoints["step"] > 0],
             likelihood=logps,
+            **evaluate.outside(run, run.checkpoints()[-1][0], splits["outside"]),
         ),
         facts=dict(
             sampled_documents=len(pool),
@@ -228,7 +251,7 @@ record = run.record
 facts, zero = record.info["facts"], record.info["facts"]["step_zero"]
 print(
     f"{facts['samples']} samples of {facts['sampled_documents']} documents gave {facts['pairs']} pairs;\n"
-    f"{facts['prompts_all_right']} documents had no wrong sample."
+    f"{facts['prompts_all_right']} documents gave none."
 )
 print(
     f"Step 0: loss {zero['loss']:.6f} (ln 2 is {math.log(2):.6f}), "

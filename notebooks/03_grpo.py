@@ -21,6 +21,12 @@ profile: str = "laptop"  # which profile these parameters belong to
 judged_split: str = "heldout"  # documents that judge the checkpoints (dev when settings are being chosen)
 max_unaccounted: float = 0.02  # largest part of a bill that may be under no timer (share); no part of any run
 seed: int = 0  # seed of data order and rollouts
+start_from: str = "start"  # whose last weights to begin from: start, sft, start-weak (runs of the seed), or base
+lora_rank: int = 0  # from the base model: rank of the fresh LoRA adapter (0: full fine-tuning)
+lora_alpha: int = 32  # from the base model: LoRA scale is lora_alpha / lora_rank
+labels: bool = True  # the reward reads the gold record; without, it sees schema and support by the text alone
+hard_samples: int = 0  # only prompts of which one of so many samples, which are billed, is wrong (0: all prompts)
+variant: str = ""  # name of this run beside the arm's own, such as lean ("": the own one); no part of any run
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 prompts_per_step: int = 8  # prompts (groups) an optimizer step
 group_size: int = 8  # rollouts a prompt
@@ -30,6 +36,7 @@ grpo_learning_rate: float = 2e-4  # of arm C
 grpo_steps: int = 60  # optimizer steps
 grpo_cap_hours: float = 2.5  # stop when this many hours are billed
 grpo_save_steps: int = 6  # optimizer steps between checkpoints
+correction: bool = True  # TRL's importance-sampling correction for the engine's probabilities, with vllm only
 lean: bool = False  # the lean trainer: the same gradient as TRL's, for less time
 loss_type: str = "dapo"  # TRL's default
 vllm_memory_share: float = 0.3  # GPU memory for the colocated engine, with vllm only (share)
@@ -38,11 +45,15 @@ price_per_hour: float = 0.0  # price of one GPU, for the progress line (per hour
 
 # %%
 
+import json
+
+from lib import clock as clocks
 from lib import data, decode, evaluate, grpo, records, rewards, runs, wasted
 from lib.paths import ROOT
 from lib.report import alarms, bill, compare, cost, diagnose, errors, layouts, plots
 
-setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
+setup = records.pinned(profile, "setup")
+start = setup if start_from == "base" else records.pinned(profile, f"{start_from}-s{seed}")
 given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded
 if judged_split not in ("heldout", "dev"):
@@ -83,6 +94,7 @@ config = dict(
     beta=0.0,  # no reference model, as in the published study
     gradient_checkpointing=gradient_checkpointing,
     use_vllm=given["engine"] == "vllm",  # colocated: engine and trainer share the GPU
+    vllm_importance_sampling_correction=correction,
     logging_steps=1,
     save_steps=grpo_save_steps,  # every checkpoint is evaluated
     seed=seed,
@@ -102,26 +114,34 @@ run = runs.open_run(
     parameters=dict(
         judged_split=judged_split,
         start_weights=start.checkpoints["weights_sha256"].iloc[-1],
-        reward=rewards.formula(),
+        start_from=start_from,
+        reward=rewards.formula(labels),
+        labels=labels,
+        hard_samples=hard_samples,
         grpo_cap_hours=grpo_cap_hours,
         vllm_memory_share=vllm_memory_share,
         lean=lean,
         stop_after_dead_steps=stop_after_dead_steps,
+        **(dict(lora_rank=lora_rank, lora_alpha=lora_alpha) if start_from == "base" else {}),
     ),
     trainer=("GRPOConfig", config),
+    variant=variant,
 )
 
 # %% [markdown]
 # ## Reward
 #
-# The same function that judges every evaluation decides here; the formula was fixed before the first record.
+# The same function that judges every evaluation decides here; the formula was fixed before the first record. Without
+# `labels` another one, which sees no gold record, earns; what a rollout had right is still noted.
 
 # %%
-print(rewards.formula())
+print(rewards.formula(labels))
 
 
 def reward(completions, gold, text, **_):
     """One reward a rollout; TRL repeats the columns `gold` and `text` for each rollout of a prompt."""
+    if not labels:
+        return [rewards.unlabelled(c[0]["content"], t) for c, t in zip(completions, text, strict=True)]
     return [rewards.reward(c[0]["content"], g, t) for c, g, t in zip(completions, gold, text, strict=True)]
 
 
@@ -133,23 +153,55 @@ def prompt_row(document):
 
 
 # %% [markdown]
-# ## Train
+# ## Prompts
+#
+# The whole pool; or, with `hard_samples`, the documents alone of which the start has a sample wrong. These samples are
+# billed, and kept, so that an interrupted run does not pay for them twice.
 
 # %%
 if run.live:
     decode.require(given["engine"])
     splits, other_runs = records.splits(setup), records.pinned_runs(profile)
+    weights = None if start_from == "base" else start.weights
     clock = run.start_clock()
     with clock.phase("imports"):
         from datasets import Dataset
+        from peft import LoraConfig
         from transformers import set_seed
         from trl import GRPOConfig, GRPOTrainer
 
         from lib.lean.trainer import LeanGRPOTrainer
+    pool, hard = splits["pool"], run.folder / "hard"
+    if hard_samples and not (hard / "clock.json").exists():
+        hard.mkdir(exist_ok=True)
+        with clock.phase("pair_sampling"):
+            ((_, samples_P_N),) = decode.complete(
+                [data.messages(d, given["instruction"]) for d in pool],
+                {"start": weights},
+                n=hard_samples,
+                temperature=grpo_temperature,
+                seed=seed,
+                work=run.folder / "sampling",
+                **generation,
+            )
+        clocks.write_json(hard / "ids.json", [d["id"] for d in grpo.hard(pool, samples_P_N)])
+        clock.savepoint(hard / "clock.json")
+    if hard_samples:
+        ids = set(json.loads((hard / "ids.json").read_text()))
+        pool = [d for d in pool if d["id"] in ids]
+        if len(pool) < prompts_per_step:
+            raise ValueError(f"hard_samples: {len(pool)} prompts are hard, expected {prompts_per_step} or more")
+
+# %% [markdown]
+# ## Train
+
+# %%
+if run.live:
     if not run.trained:
         with clock.phase("model_load"):
             tokenizer = decode.load_tokenizer(ROOT / given["base"])
-            policy = decode.load_policy(ROOT / given["base"], start.weights, given["dtype"], trainable=True)
+            policy = decode.load_policy(ROOT / given["base"], weights, given["dtype"], trainable=True)
+            adapter = dict(r=lora_rank, lora_alpha=lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
         with clock.phase("engine_start" if config["use_vllm"] else "trainer_setup"):
             trainer = (LeanGRPOTrainer if lean else GRPOTrainer)(  # the same arguments, the same gradient
                 model=policy,
@@ -161,8 +213,9 @@ if run.live:
                     **run.machine(given["dtype"]),
                     **config,
                 ),
-                train_dataset=Dataset.from_list([prompt_row(d) for d in splits["pool"]]),
+                train_dataset=Dataset.from_list([prompt_row(d) for d in pool]),
                 processing_class=tokenizer,
+                peft_config=LoraConfig(**adapter) if start_from == "base" and lora_rank else None,
             )
             set_seed(seed)  # the colocated engine seeds itself with 0 whatever the run's seed is
             grpo.observe(trainer, run)
@@ -174,14 +227,19 @@ if run.live:
         del trainer, policy
     grpo.check_seeds_differ(run, other_runs)
     predictions, checkpoints = evaluate.checkpoints(
-        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], **generation
+        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], splits["outside"], **generation
     )
     clock.stop()
     rollouts = grpo.rollouts(run.folder)
     run.finish(
         steps=runs.logged_steps(run.folder).merge(grpo.step_counts(rollouts), on="step", validate="1:1"),
-        tables=dict(predictions=predictions, checkpoints=checkpoints, rollouts=rollouts),
-        facts=dict(pool=len(splits["pool"])),
+        tables=dict(
+            predictions=predictions,
+            checkpoints=checkpoints,
+            rollouts=rollouts,
+            **evaluate.outside(run, run.checkpoints()[-1][0], splits["outside"]),
+        ),
+        facts=dict(pool=len(splits["pool"]), prompts=len(pool)),
     )
 record = run.record
 

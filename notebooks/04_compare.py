@@ -137,10 +137,11 @@ if count_tuning and not addable:
     raise ValueError(f"count_tuning: profile {profile} has no trials on {device} (trials.csv) that could be billed")
 
 
-def under(rule, curves, runs):
-    """Curves of some runs with their hours under a rule of the bill."""
+def under(rule, curves, runs, begun=None):
+    """Curves of some runs with their hours under a rule of the bill; begun: from what, if not from its seed's start."""
+    start = begun or {key: starts[curve.seed] for key, curve in curves.items()}
     return {
-        key: compare.repriced(curve, cost.hours_under(rule, runs[key], starts[curve.seed], setup, recorded_trials))
+        key: compare.repriced(curve, cost.hours_under(rule, runs[key], start[key], setup, recorded_trials))
         for key, curve in curves.items()
     }
 
@@ -299,11 +300,11 @@ show.figure("cost_curves", plots.cost_curves, points, NAMES, unit, zoom, headlin
 # A rule of the bill is a choice. So the comparison is made again with each switch flipped: does the answer hang on it?
 
 # %%
-variants = {
+by_rule = {
     name: under(changed, as_billed, runs) if addable or not changed["tuning"] else None
     for name, changed in cost.other_rules(rule).items()
 }
-rules = budgets.under_rules(variants, both, alpha)
+rules = budgets.under_rules(by_rule, both, alpha)
 letters = {f"{left}_{right}": (LETTERS[left], LETTERS[right]) for left, right in budgets.PAIRS}
 rules_verdict = outcomes.on_rules(rules, letters)
 print(rules_verdict)
@@ -343,7 +344,7 @@ print(tuning)
 
 # %%
 from lib.data import FIELDS
-from lib.report import alarms, diagnose, errors, ledger, preference
+from lib.report import alarms, diagnose, errors, ledger, preference, variant_layouts
 from lib.report.diagnose import joined
 
 dpo = pd.DataFrame([{"seed": seed} | diagnose.dpo_ends(run.steps) for seed, run in of_dpo.items()])
@@ -460,6 +461,20 @@ show.notes(
         "ceiling": (ceilings, lambda row: f"{row.all} of the {row.any} fields that some arm has not right"),
         "ceiling_documents": by_seed({s: f"{c['documents']} of {n}" for s, (c, _) in together.items()}),
         "ceiling_labels": phrases.labels(documents),
+    }
+)
+
+# %% [markdown]
+# Places of birth alone, beside what a regular expression finds in the same documents (`lib.baseline`).
+
+# %% tags=["hide-input"]
+places = errors.birth_places(setup, judged)
+show.table("birth_places", places, variant_layouts.BIRTH_PLACES)
+labelled = setup.info["facts"].get("known")
+show.notes(
+    {
+        "baseline": "not measured" if places is None else "{right} of {n}".format(**places.iloc[0]),
+        "birth_place_nulls": "not counted" if labelled is None else f"{n - labelled['birth_place']} of {n}",
     }
 )
 
@@ -617,14 +632,15 @@ show.notes(bench_phrases.laws(fitted))
 # that part. A projection, not a run; `lib.report.projection` lists what it assumes.
 
 # %%
-arms = projection.arm_step()
+rates = projection.arm_rates(projection.arm_step())
 other_bill = projection.bill(bench_parts, published)
-other_multiples = projection.multiples(bench_parts, published, arms)
+other_multiples = projection.multiples(bench_parts, published, rates)
 
 # %% tags=["hide-input"]
+show.table("arm_rates", rates, bench_layouts.ARM_RATES)
 show.table("projected_bill", other_bill, bench_layouts.projected(other_bill))
 show.table("projected_multiples", other_multiples, bench_layouts.MULTIPLES)
-show.notes(bench_phrases.projected(other_multiples, published, arms))
+show.notes(bench_phrases.projected(other_multiples, published, rates))
 
 # %% [markdown]
 # Two things found on the way, in TRL: what its weight sync leaves in the frozen base, and groups without variance that
@@ -705,6 +721,52 @@ show.figure("reward", plots.reward_and_accuracy, joined(rewards, smooth_steps), 
 show.note("divergence", each_seed(divergence, lambda rows: preference.alarm_phrase(rows, "alarm")))
 
 # %% [markdown]
+# ## Variants
+#
+# An arm's notebook run again with a few settings changed, or from another start. What differs is read off the two
+# records. Each is compared at its own end: with the end of its arm's run of that seed, and with the checkpoint that it
+# began from; exact tests, Holm over all of them. The bill is that of the rule above; a start that it counts is the run
+# that the variant itself began from.
+
+# %%
+from lib.report import variants
+
+own = study.variants(profile, there)
+beside = {(variants.called(run.arm, run.variant), run.seed): run for run in own if run.arm in NAMES}
+beside |= {
+    (variants.called(run.arm, "rerun"), run.seed): other for run in runs.values() for other in records.reruns(run)[:1]
+}
+known = {run.name: run for run in [*there, *own]}
+begun = {key: variants.begun_from(run, known) for key, run in beside.items()}
+ends = under(rule, {key: compare.curve(run, begun[key]) for key, run in beside.items()}, beside, begun)
+varied = variants.table(ends=ends, beside=beside, begun=begun, runs=runs, curves=curves)
+
+# %% tags=["hide-input"]
+show.notes({"not_run": phrases.not_run({name for name, _ in beside}), "variants": phrases.variants(varied, alpha)})
+show.table("variants", varied, variant_layouts.VARIANTS)
+
+# %% [markdown]
+# ## On a text from elsewhere
+#
+# The last checkpoints on documents of another text, of people who are in no document of this one. Its labels are null
+# for some facts that the text states, so what fills a null is counted apart from what is right of the others. Tests:
+# exact records, Holm over them.
+
+# %%
+from lib.report import outside
+
+noted = outside.of(setup)
+elsewhere = outside.judged({("base", "-"): setup} | judged | beside, noted)
+filled = outside.fields(elsewhere, noted)
+outside_tests = outside.tests(elsewhere, wanted)
+
+# %% tags=["hide-input"]
+outside_path = setup.info["parameters"].get("outside_path", "")
+show.table("outside", filled, variant_layouts.OUTSIDE, path=outside_path)
+show.table("outside_tests", outside_tests, variant_layouts.OUTSIDE_TESTS)
+show.note("outside", phrases.outside(filled))
+
+# %% [markdown]
 # ## Verdicts and quantities by name
 #
 # What follows scores statements of three kinds: the published study's findings, the sentences of the articles, and
@@ -728,8 +790,10 @@ tested = {
     "grpo_over_dpo_at_end": pair("grpo", "dpo", equal=False),
     **{f"{arm}_over_start": final[final["arm"] == arm] for arm in NAMES},
     "null_hacking": nulls[nulls["checkpoint"] == "last"],
+    **variants.all_tests(varied),
 }
-verdicts = {name: outcomes.of_rows(rows, alpha) for name, rows in tested.items()}
+on_wikipedia = outside.all_tests(outside_tests) if "wikipedia" in outside_path else {}  # as the quantities are called
+verdicts = {name: outcomes.of_rows(rows, alpha) for name, rows in (tested | on_wikipedia).items()}
 at_end = [verdicts["sft_over_grpo_at_end"], verdicts["grpo_over_dpo_at_end"]]
 opposite = {HELD: WRONG, WRONG: HELD}
 verdicts |= {
@@ -785,6 +849,11 @@ for name, part in (of_bill | {"update": cost.TOGETHER, "remainder": cost.UNACCOU
     quantities[f"bill_{name}"] = shares.loc[part].to_dict()
 for moment in at.index.unique("checkpoint"):
     quantities[f"nulls_{moment.replace(' ', '_')}"] = at.xs(moment, level="checkpoint")["all"].to_dict()
+quantities |= variants.quantities(varied)
+if on_wikipedia:
+    for arm, rows in filled.assign(share=filled["exact"] / filled["n"]).groupby("name"):
+        quantities |= {f"exact_wikipedia_{arm}": column(rows, "share")} if arm in ("start", *NAMES) else {}
+    quantities |= of_tests(on_wikipedia, noted["documents"])
 quantities = complete(quantities | of_verdicts(verdicts) | of_tests(tested, n), wanted)
 
 # %% [markdown]

@@ -56,16 +56,20 @@ def write(
     drop_steps=(),
     skip=(),
     info=None,
+    variants=None,
+    outside=False,
 ):
     """Write and pin all runs of a study: setup, and for each seed the start and the arms.
 
     seeds: arm -> its seeds (default: 0 and 1 for every arm). drop_steps: runs that logged nothing of their own by step.
-    skip: runs that are left out. info: name of a run -> what its run.json says otherwise.
+    skip: runs that are left out. info: name of a run -> what its run.json says otherwise. variants: of seed 0, by name
+    such as "grpo-lean" -> (curve, parameters, the run that it began from, "start-s0" or "setup"). outside: last
+    checkpoints were judged on another text too, with what they have on this one.
     """
     seeds = seeds or {arm: [0, 1] for arm in arms}
     folder = Path(runs) / profile
     every_seed = sorted({seed for own in seeds.values() for seed in own})
-    writer = _Writer(folder, profile, device, skip, info or {})
+    writer = _Writer(folder, profile, device, skip, info or {}, outside)
     writer.run("setup", None, [(0, 0.20)], {}, None, [("model_load", None, 1.0)])
     for seed in every_seed:
         start_curve, load = [(50, 0.45), (90, START)], [("model_load", None, 10.0)]
@@ -83,15 +87,22 @@ def write(
             judged = arm == "dpo" and f"{arm}-s{seed}" not in drop_steps
             more = {"likelihood": _likelihood(len(curve))} if judged else {}
             writer.run(arm, seed, curve, parents, steps, phases, more)
+    for name, (curve, parameters, origin) in (variants or {}).items():
+        arm, _, variant = name.partition("-")
+        parents = {"setup": "id-setup"} | {origin: f"id-{origin}"}
+        writer.run(
+            arm, 0, curve, parents, LOGGED.get(arm, _plain_steps)(20), [], variant=variant, parameters=parameters
+        )
 
 
 class _Writer:
-    def __init__(self, folder, profile, device, skip, info):
+    def __init__(self, folder, profile, device, skip, info, outside):
         self.folder, self.profile, self.device, self.skip, self.info = folder, profile, device, skip, info
+        self.outside = outside
         (folder / "pins").mkdir(parents=True, exist_ok=True)
 
-    def run(self, arm, seed, curve, parents, steps, phases, more=None):
-        name = arm if seed is None else f"{arm}-s{seed}"
+    def run(self, arm, seed, curve, parents, steps, phases, more=None, variant="", parameters=None):
+        name = arm if seed is None else f"{arm}{variant and '-'}{variant}-s{seed}"
         if name in self.skip:
             return
         record = self.folder / name / "record"
@@ -122,7 +133,7 @@ class _Writer:
         ledger["step"] = ledger["step"].astype("Int64")
         ledger["device_s"] = ledger["device_s"].astype("float64")
         tables = {"checkpoints": pd.DataFrame(checkpoints), "predictions": pd.concat(predictions), "phases": ledger}
-        tables |= more or {}
+        tables |= (more or {}) | ({"predictions_outside": predictions[-1]} if self.outside else {})
         if steps is not None:
             tables["steps"] = steps
         for table, rows in tables.items():
@@ -132,6 +143,7 @@ class _Writer:
         trainer = {"learning_rate": LEARNING_RATES[arm], "gradient_checkpointing": True} if trained else {}
         identity = {"arm": arm, "seed": seed, "data": "f" * 64, "model": "e" * 64, "parents": parents}
         identity |= {group: {"values": {}, "defaults": {}} for group in ("parameters", "trainer")}
+        identity["parameters"]["values"] = parameters or {}
         info = {
             "run": name, "arm": arm, "seed": seed, "profile": self.profile, "status": "finished", "id": f"id-{name}",
             "identity": identity, "parents": parents, "parameters": {"judged_split": "heldout"} if trained else {},

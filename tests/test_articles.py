@@ -22,6 +22,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from lib import records
+from lib.data import FIELDS
 from lib.paths import BOOK, NOTEBOOKS, RESULTS, ROOT, RUNS
 from lib.report.predictions import load
 
@@ -81,6 +82,24 @@ def study(which):
             "seeds": {"sft": [0, 1], "dpo": [0], "grpo": [0]},
             "arms": ARMS | {"sft": [(40, 0.62), (80, 0.61)]},
             "drop_steps": ("grpo-s0", "dpo-s0"),
+        },
+        # C once more, at its own quality for a tenth of its bill, and from the base model
+        "varied": {
+            "variants": {
+                "grpo-lean": ([(40, 0.70), (90, 0.80)], {"lean": True}, "start-s0"),
+                "grpo-from_base": ([(100, 0.30)], {}, "setup"),
+            },
+            "outside": True,
+            "info": {
+                "setup": {
+                    "parameters": {"outside_path": "wikipedia.jsonl"},
+                    "facts": {
+                        "outside": {"documents": 200, "known": dict.fromkeys(FIELDS, 200) | {"death_date": 133}},
+                        "known": {"birth_place": 196},
+                        "baseline": {"n": 200, "right": 184, "wrong": 10, "missing": 6, "spurious": 0},
+                    },
+                }
+            },
         },
         # one seed of the two, with nothing that a test can show of DPO, a late C, and an interrupted run
         "one seed": {
@@ -262,7 +281,7 @@ def test_every_sentence_that_judges_has_a_row_that_repeats_it():
     pages = "".join((BOOK / f"{page}.md").read_text() for page in (*ARTICLES, "intro", "method", "limits"))
     asked = set(re.findall(r"\{glue:text\}`stages/04_compare\.ipynb::(\w+):s`", pages))
     asked = {key for key in asked if not key.startswith(("published_", "predictions_", "findings_"))}
-    for which in ("base", "swapped", "small", "one seed"):
+    for which in ("base", "swapped", "small", "one seed", "varied"):
         glued = study(which)
         named = {key for key in asked if key.startswith("headline") or key.endswith("_verdict")}
         judging = named | {key for key in asked if re.search(JUDGES, glued[key])}
@@ -316,6 +335,42 @@ def test_the_projects_predictions_ask_of_runs_without_a_precursor_too():
     not_run = {name for name, *values in table if set(values) == {"-"}}
     assert len(predictions) >= 10
     assert sum(prediction["quantity"] in not_run for prediction in predictions.values()) >= 5
+
+
+def test_variants_stand_beside_their_arm_and_what_did_not_run_is_said():
+    base, varied = study("base"), study("varied")
+    assert base["variants"] == "none is recorded" and "No variant" in base["table_variants"]
+    assert varied["variants"] == (
+        "from base, seed 0: below GRPO, for 11% of its hours; "
+        "lean, seed 0: no difference shown to GRPO, for 10% of its hours"
+    )
+    rows = {row[0]: row for row in cells(varied["table_variants"])}
+    assert rows["lean"][2:4] == ["lean True", "0.6000 to 0.8000"] and rows["lean"][6] == "0.8000"
+    assert rows["from base"][2:4] == ["from the base model", "0.2000 to 0.3000"]
+    assert "C from the base model" in base["not_run"] and "C from the base model" not in varied["not_run"]
+    assert "C from A's last checkpoint" in varied["not_run"]
+    values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}
+    assert values["bill_ratio_lean"] == ["0.1", "-"] and values["exact_last_from_base"] == ["0.3", "-"]
+    assert values["lean_over_grpo"] == ["0", "-"] and values["from_base_over_grpo"] == ["-1", "-"]
+    assert values["exact_last_group_4"] == ["-", "-"]
+
+
+def test_a_text_from_elsewhere_and_a_regular_expression():
+    base, varied = study("base"), study("varied")
+    assert base["outside"] == base["baseline"] == "not measured" and "No text from elsewhere" in base["table_outside"]
+    assert (varied["baseline"], varied["birth_place_nulls"]) == ("184 of 200", "4 of 200")
+    places = {row[0]: row[1:] for row in cells(varied["table_birth_places"])}
+    assert places["a regular expression"] == ["184 of 200", "10", "6", "0"] and "sft, seed 1" in places
+    rows = {row[0].replace("\u00a0", " "): row[1:] for row in cells(varied["table_outside"])}
+    assert rows["sft, seed 0"][:2] == ["174 of 200", "0"] and rows["lean, seed 0"][0] == "160 of 200"
+    assert rows["sft, seed 0"][5] == "133 of 133; 0 of 67"  # dates of death; a third of the made-up people is alive
+    assert "sft 174 of 200 (seed 0)" in varied["outside"] and "wikipedia.jsonl" in varied["table_outside"]
+    pairs = {row[0] for row in cells(varied["table_outside_tests"])}
+    assert len(pairs) == 8 and "GRPO and continued SFT, seed 1" in pairs
+    values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}
+    assert values["exact_wikipedia_sft"] == ["0.87", "0.85"] and values["sft_over_start_on_wikipedia"] == ["1", "1"]
+    assert values["difference_sft_over_start_on_wikipedia"] == ["0.27", "0.25"]
+    assert {row[0]: row[1:] for row in cells(base["table_quantities"])}["exact_wikipedia_sft"] == ["-", "-"]
 
 
 def test_other_seeds_and_arms_are_not_read_and_not_counted():

@@ -6,12 +6,14 @@ import pytest
 
 pytest.importorskip("trl", reason="training is not installed (extra `train`)")
 
+import fake_bench
 import lean_harness  # noqa: F401 - freezes what is imported so far
 import pandas as pd
 
 from lib import decode
 from lib.bench import cases as bench_cases
 from lib.bench import grpo_step as bench_grpo
+from lib.report import benches
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,23 @@ def test_the_waterfall_adds_each_saving_once(results):
 def test_the_notes_say_what_each_saving_does(results):
     _, notes = results
     assert set(notes["facts"]["savings"]) > set(bench_grpo.ORDER)
+
+
+def test_pages_read_these_rows_and_the_made_up_ones_have_their_columns(results):
+    table, notes = results
+    steps = benches.whole_steps(table)
+    assert list(steps["variant"]) == ["stock", "stock-best", "lean"] * 2
+    assert steps.loc[steps["variant"] == "lean", ["over_stock", "over_best"]].notna().all(axis=None)
+    parts = benches.part_seconds(table)
+    timed = table[table["part"] == "phases"].groupby(["variant", "dead_share"])["timed_s"].mean()
+    sums = parts.groupby(["variant", "dead_share"])["seconds"].sum()
+    assert sums.to_numpy() == pytest.approx(timed.reindex(sums.index).to_numpy())
+    named = parts[parts["part"] != benches.REST].groupby(["variant", "dead_share"])["seconds"].sum()
+    assert (named > 0.5 * sums).all()
+    assert len(benches.agreement([notes])) == 4
+    absent = {"weight_sync", "forward_nograd", "positions_nograd"}  # no engine, so no correction
+    assert set(fake_bench.rows()) - absent <= set(table)
+    assert set(fake_bench.notes()) <= set(notes)
 
 
 def test_every_token_of_the_published_shape_can_be_decoded(tmp_path, monkeypatch):

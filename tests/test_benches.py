@@ -208,12 +208,22 @@ def test_the_projected_bill_by_hand():
 
 
 def test_multiples_follow_the_bill_and_a_gets_its_own_savings():
-    arms = pd.DataFrame({"arm": "sft", "variant": ["stock", "lean"], "case": benches.PUBLISHED})
-    arms["tokens_per_s"] = [6000.0, 24000.0]
-    table = projection.multiples(PARTS, STUDY, arms).set_index("way")
+    rates = projection.arm_rates(fake_bench.arm_rows())  # four times the tokens a second
+    table = projection.multiples(PARTS, STUDY, rates).set_index("way")
     assert table.loc["stock", ["multiple", "own_multiple"]].tolist() == pytest.approx([20, 80])
     assert table.loc["lean, no dead group", "multiple"] == pytest.approx(20 * 0.386)
-    assert projection.multiples(PARTS, STUDY, None)["own_multiple"].isna().all()
+    none = projection.arm_rates(None)
+    assert projection.multiples(PARTS, STUDY, none)["own_multiple"].isna().all()
+
+
+def test_rates_of_the_other_arms_by_hand():
+    rates = projection.arm_rates(fake_bench.arm_rows())
+    assert rates.loc[rates["arm"] == "sft", "over"].tolist() == [1, 2, 4, 8]
+    assert projection.fastest(rates, "sft").variant == "+casts"  # compiled layers apart
+    assert projection.fastest(rates, "dpo").over == 2  # 0.25 s, and as much for the reference beforehand
+    cut = fake_bench.arm_rows().iloc[:1].assign(session=LATER)
+    assert len(projection.arm_rates(pd.concat([fake_bench.arm_rows(), cut]))) == 6
+    assert projection.fastest(projection.arm_rates(None), "sft") is None
 
 
 def test_dead_groups_over_a_run_by_hand():

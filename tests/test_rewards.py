@@ -137,5 +137,32 @@ def test_a_year_before_1000_is_written_without_the_zero():
     assert rewards.supported("death_date", "0907-03-16", "died on 16 march 907")
 
 
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, 1.0),  # 0.2 + 0.8 x 5/5
+        ({"birth_place": None, "birth_date": None, "name": None}, 1.0),  # null pleases it as well as what is right
+        ({"name": "London"}, 1.0),  # wrong, and in the text
+        ({"birth_place": "Paris"}, 0.8),  # 0.2 + 0.8 x 4/5 - 0.2 x 1/5
+        ({"birth_place": "Paris", "death_date": "1852"}, 0.6),  # 0.2 + 0.8 x 3/5 - 0.2 x 2/5
+        ({"name": "x", "birth_date": "x", "birth_place": "x", "death_date": "x", "death_place": "x"}, 0.0),
+        ({"occupation": "writer"}, 0.0),  # invalid
+    ],
+)
+def test_the_reward_without_labels_by_hand(changed, expected):
+    assert rewards.unlabelled(completion(**changed), TEXT) == expected
+
+
+def test_the_worst_and_the_best_sample_without_labels():
+    right, unsupported, empty = EXACT, completion(birth_place="Paris"), completion(birth_place=None)
+    assert rewards.extremes(["no JSON", unsupported, empty, right], TEXT) == ("no JSON", empty)  # the first of equals
+    worst, best = rewards.extremes([right, empty], TEXT)
+    assert worst == best
+
+
 def test_the_formula_prints_the_weights():
+    unlabelled = rewards.formula(labels=False)
+    assert unlabelled.startswith(
+        "reward = 0.2 x valid + 0.8 x (fields null or with a value that the text supports / 5)"
+    )
     assert rewards.formula().startswith("reward = 0.2 x valid + 0.8 x (fields right / 5) - 0.2 x (")

@@ -242,6 +242,12 @@ def test_runs_that_rolled_out_alike_are_refused(tmp_path, documents):
     grpo.check_seeds_differ(run, [other])
 
 
+def test_a_prompt_is_hard_when_a_sample_of_it_is_wrong(documents):
+    one, other, third = documents[:3]
+    samples_P_N = [[data.answer(one)] * 2, [data.answer(other), "no JSON"], [data.answer(one)] * 2]
+    assert grpo.hard([one, other, third], samples_P_N) == [other, third]
+
+
 def test_groups_are_constant_by_their_rewards_not_by_a_float_deviation():
     rows = []
     for group, rewards_G in enumerate([[0.3] * 8, [0.3] * 7 + [0.4]]):

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, data, evaluate, grpo, records, rewards
+from lib import clock, data, evaluate, grpo, records, rewards, variants
 from lib.build import params
 from lib.identity import digest
 from lib.paths import RESULTS, RUNS
 
-STAGES = {"start": "01_sft", "sft": "01_sft", "dpo": "02_dpo", "grpo": "03_grpo"}
 # A replayed loss may differ from the recorded one by this much: other hardware and other kernels round otherwise.
 REPLAY_TOLERANCE = 0.05
 
@@ -71,6 +70,10 @@ def problems(run: records.Record) -> list[str]:
     named |= {key: identity[key]["values"] for key in ("parameters", "trainer")}
     found += [f"{key} is not that of identity" for key, value in named.items() if run.info[key] != value]
     found += _judgement_problems(run.predictions, "predictions")
+    if run.has("predictions_outside"):
+        found += _judgement_problems(run.predictions_outside, "predictions_outside")
+        if set(run.predictions_outside["step"]) != {run.checkpoints["step"].max()}:
+            found.append("predictions_outside are not those of the last checkpoint")
     for row in run.checkpoints.to_dict("records"):
         counted = evaluate.count(run.predictions[run.predictions["step"] == row["step"]])
         found += [
@@ -81,7 +84,7 @@ def problems(run: records.Record) -> list[str]:
     found += _bill_problems(run)
     if run.has("likelihood"):
         found += _likelihood_problems(run)
-    if run.arm == "start":  # the arms begin from these weights
+    if run.arm == "start" and not run.variant:  # the arms begin from these weights
         judged = run.checkpoints["weights_sha256"].iloc[-1]
         if evaluate.weights_sha256(run.weights) != judged:
             found.append(f"weights are not those of the last checkpoint (sha256 {judged[:12]})")
@@ -227,12 +230,10 @@ def replay(profile: str, name: str, steps: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder) / "run"
         os.environ["REPLAY"] = f"{recorded.name}:{scratch}:{steps}"
+        stage, variant = variants.made_by(recorded)
         try:
-            execute.execute(
-                STAGES[recorded.arm],
-                params.effective(STAGES[recorded.arm], profile, recorded.seed),
-                Path(folder) / "replay.ipynb",
-            )
+            values = params.effective(stage, profile, recorded.seed, variant=variant)
+            execute.execute(stage, values, Path(folder) / "replay.ipynb")
         except execute.NotebookError as error:
             if "ReplayDone" not in str(error):
                 raise

@@ -215,8 +215,7 @@ def split(documents: list[dict], sizes: dict[str, int], seed: int) -> dict[str, 
     marked = any("verified" in document for document in documents)
     used, left = set(), []
     for document in sorted(documents, key=lambda document: (not document.get("verified"), document["id"])):
-        text = " ".join(unicodedata.normalize("NFC", document["text"]).split())
-        marks = {("id", document["id"]), ("person", *_person(document)), ("text", _sha256(text))}
+        marks = _marks(document)
         if not marks & used:
             used |= marks
             left.append(document)
@@ -238,6 +237,22 @@ def split(documents: list[dict], sizes: dict[str, int], seed: int) -> dict[str, 
         taken = {document["id"] for document in splits[name]}
         left = [document for document in left if document["id"] not in taken]
     return {name: splits[name] for name in SPLITS}
+
+
+def apart(documents: list[dict], others: list[dict]) -> list[dict]:
+    """The documents of which neither the id nor the person nor the text is among `others` (as `split` has it)."""
+    used = set().union(*map(_marks, others))
+    return [document for document in documents if not _marks(document) & used]
+
+
+def known(documents: list[dict]) -> dict[str, int]:
+    """{field: how many documents have a label for it that is not null}."""
+    return {field: sum(document[field] is not None for document in documents) for field in FIELDS}
+
+
+def _marks(document: dict) -> set[tuple]:
+    text = " ".join(unicodedata.normalize("NFC", document["text"]).split())
+    return {("id", document["id"]), ("person", *_person(document)), ("text", _sha256(text))}
 
 
 def _person(document: dict) -> tuple:

@@ -99,14 +99,17 @@ def complete(
     n: int = 1,
     temperature: float = 0.0,
     seed: int = 0,
+    last_prompts: list = (),
 ):
     """Yield (key, completions_P_N) for each of `checkpoints` {key: folder, or None for the base model}.
 
-    prompts: P chat prompts (lists of messages). n completions each; temperature 0 is greedy decoding.
+    prompts: P chat prompts (lists of messages). n completions each; temperature 0 is greedy decoding. last_prompts:
+    more prompts, for the last of the checkpoints alone; their completions follow.
     """
     require(engine)
     job = {
-        "prompts": prompts,
+        "prompts": [*prompts, *last_prompts],
+        "for_all": len(prompts),
         "checkpoints": {str(k): str(v) if v else None for k, v in checkpoints.items()},
         "base": str(base),
         "dtype": dtype,
@@ -127,16 +130,22 @@ def _prompt_ids(tokenizer, prompts: list) -> list[list[int]]:
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
+def _asked(job: dict, key: str) -> int:
+    """How many of a job's prompts one of its checkpoints completes: the last one all, the others those for all."""
+    return len(job["prompts"]) if key == list(job["checkpoints"])[-1] else job["for_all"]
+
+
 def _with_transformers(job: dict):
     import torch
 
     tokenizer = load_tokenizer(job["base"])
-    ids = _prompt_ids(tokenizer, job["prompts"])
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # like lengths together: little padding
+    every_id = _prompt_ids(tokenizer, job["prompts"])
     sampling = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
     if job["temperature"]:
         sampling = {"do_sample": True, "temperature": job["temperature"], "top_p": 1.0, "top_k": 0}
     for key, folder in job["checkpoints"].items():
+        ids = every_id[: _asked(job, key)]
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # like lengths together: little padding
         model = load_policy(Path(job["base"]), Path(folder) if folder else None, job["dtype"]).eval()
         torch.manual_seed(job["seed"])
         completions = [None] * len(ids)
@@ -236,7 +245,7 @@ def _with_vllm(job: dict) -> None:
     for number, (key, folder) in enumerate(job["checkpoints"].items(), start=1):
         started = time.perf_counter()
         lora = LoRARequest(f"checkpoint-{key}", number, folder) if folder else None
-        outputs = llm.generate(prompts, sampling, lora_request=lora, use_tqdm=False)
+        outputs = llm.generate(prompts[: _asked(job, key)], sampling, lora_request=lora, use_tqdm=False)
         texts = [[tokenizer.decode(c.token_ids, skip_special_tokens=True) for c in o.outputs] for o in outputs]
         clock.append(Path(job["out"]), {"key": key, "completions": texts})
         progress(f"checkpoint {key}: {len(texts)} prompts in {time.perf_counter() - started:.1f} s")

@@ -14,27 +14,29 @@ from lib.runs import Run
 WEIGHTS = ("adapter_model.safetensors", "model.safetensors")
 
 
-def checkpoints(run: Run, checkpoints: dict, documents: list[dict], instruction: str, **generation):
+def checkpoints(run: Run, checkpoints: dict, documents: list[dict], instruction: str, outside=(), **generation):
     """Greedy decoding of every checkpoint {step: folder}: the tables (predictions, checkpoints) of the record.
 
+    outside: documents of another text, for the last checkpoint alone; the function `outside` judges these answers.
     Done checkpoints are kept in `evaluated/`, so that an interrupted evaluation goes on where it stopped. The time is
     booked as `evaluation`, which is not billed.
     """
     done = run.folder / "evaluated"
     done.mkdir(exist_ok=True)
-    prompts = [messages(d, instruction) for d in documents]
+    prompts, others = ([messages(d, instruction) for d in some] for some in (documents, outside))
     todo = {step: folder for step, folder in checkpoints.items() if not (done / f"{step}.json").exists()}
     with run.clock.phase("evaluation"):
         if todo:
+            generation |= {"last_prompts": others if list(checkpoints)[-1] in todo else []}
             for key, completions in decode.complete(prompts, todo, work=run.folder / "evaluation", **generation):
-                clock.write_json(done / f"{key}.json", [c[0] for c in completions])
+                texts = [c[0] for c in completions]
+                if texts[len(documents) :]:  # before the checkpoint's own file, which says that it is done
+                    clock.write_json(done / "outside.json", texts[len(documents) :])
+                clock.write_json(done / f"{key}.json", texts[: len(documents)])
                 progress(f"{run.name}: evaluated checkpoint {key}")
     predictions, rows = [], []
     for step, folder in checkpoints.items():
-        completions = clock.read_json(done / f"{step}.json")
-        if not isinstance(completions, list) or len(completions) != len(documents):
-            raise ValueError(f"{done / f'{step}.json'}: damaged: expected {len(documents)} completions; remove it")
-        table = judge(completions, documents)
+        table = judge(_completions(done / f"{step}.json", documents), documents)
         table.insert(0, "step", step)
         predictions.append(table)
         note = folder / "clock.json" if folder else None
@@ -49,6 +51,22 @@ def checkpoints(run: Run, checkpoints: dict, documents: list[dict], instruction:
             }
         )
     return pd.concat(predictions, ignore_index=True), pd.DataFrame(rows)
+
+
+def _completions(path: Path, documents: list[dict]) -> list[str]:
+    completions = clock.read_json(path)
+    if not isinstance(completions, list) or len(completions) != len(documents):
+        raise ValueError(f"{path}: damaged: expected {len(documents)} completions; remove it")
+    return completions
+
+
+def outside(run: Run, step: int, documents: list[dict]) -> dict[str, pd.DataFrame]:
+    """The record's table {"predictions_outside": ...} of the last checkpoint, at `step`; {} without such documents."""
+    if not documents:
+        return {}
+    table = judge(_completions(run.folder / "evaluated" / "outside.json", documents), documents)
+    table.insert(0, "step", step)
+    return {"predictions_outside": table}
 
 
 def answers(run: Run, step: int, documents: list[dict]) -> dict[str, str]:

@@ -72,6 +72,15 @@ def observe(trainer, run) -> None:
     trainer._calculate_rewards, trainer._generate_and_score_completions = calculate_and_keep, score_and_keep
 
 
+def hard(documents, samples_P_N):
+    """The documents of which at least one sample is no exact record, in their order."""
+    return [
+        document
+        for document, samples in zip(documents, samples_P_N, strict=True)
+        if not all(verdicts(sample, document)["exact"] for sample in samples)
+    ]
+
+
 def rollouts(folder):
     """The rollouts table of a run, one row a rollout; a step rolled out twice (an interruption) keeps its last."""
     import pandas as pd

@@ -12,7 +12,14 @@ def digest(value) -> str:
     ).hexdigest()
 
 
-_ABSENT = object()
+class _Absent:
+    """A value that an identity does not know."""
+
+    def __repr__(self):
+        return "(absent)"
+
+
+ABSENT = _Absent()
 
 
 def differences(wanted: dict, recorded: dict) -> list[str]:
@@ -26,17 +33,27 @@ def differences(wanted: dict, recorded: dict) -> list[str]:
     for key in ("arm", "seed", "data", "model", "parents"):
         if wanted[key] != recorded[key]:
             lines.append(f"{key}: recorded {recorded[key]!r}, wanted {wanted[key]!r}")
+    for name, (want, have) in other_settings(wanted, recorded).items():
+        lines.append(f"{name}: recorded {have!r}, wanted {want!r}")
+    return lines
+
+
+def other_settings(left: dict, right: dict) -> dict[str, tuple]:
+    """Parameters and trainer fields in which two identities differ, {name: (left, right)}; read as `differences` does.
+
+    A value that neither side knows is ABSENT.
+    """
+    found = {}
     for group in ("parameters", "trainer"):
-        new, old = wanted[group], recorded[group]
+        new, old = left[group], right[group]
         for name in sorted(set(new["values"]) | set(old["values"])):
-            want, have = (
-                side["values"].get(name, side["defaults"].get(name, other["defaults"].get(name, _ABSENT)))
+            values = tuple(
+                side["values"].get(name, side["defaults"].get(name, other["defaults"].get(name, ABSENT)))
                 for side, other in ((new, old), (old, new))
             )
-            if want != have:
-                shown = ["(absent)" if v is _ABSENT else repr(v) for v in (have, want)]
-                lines.append(f"{name}: recorded {shown[0]}, wanted {shown[1]}")
-    return lines
+            if values[0] != values[1]:
+                found[name] = values
+    return found
 
 
 def config_defaults(config_class: str) -> dict:

@@ -24,8 +24,9 @@ def watch(trainer, run) -> None:
         if where not in PASSES:
             return
         ids = kwargs["input_ids"] if kwargs.get("input_ids") is not None else args[0]
+        flat = kwargs.get("flat_rows")  # lib.lean.flat: many rows run as one
         found = {
-            "rows": ids.shape[0],
+            "rows": ids.shape[0] if flat is None else flat.batch,
             "tokens": real_tokens(kwargs.get("attention_mask"), ids),
             "positions": ids.numel(),
         }
@@ -45,7 +46,7 @@ def watch(trainer, run) -> None:
 
     for model in (trainer.model, getattr(trainer, "ref_model", None)):
         if model is not None:
-            model.register_forward_pre_hook(count, with_kwargs=True)
+            model.get_decoder().register_forward_pre_hook(count, with_kwargs=True)  # what the layers get
     run.clock.each_step = write
     clock.write_json(run.folder / "model.json", shape(trainer.model))
 

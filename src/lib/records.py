@@ -16,7 +16,7 @@ from lib import clock, data
 from lib.identity import differences, digest
 from lib.paths import RESULTS, ROOT, RUNS
 
-TABLES = ("steps", "phases", "checkpoints", "predictions", "rollouts", "splits", "likelihood")
+TABLES = ("steps", "phases", "checkpoints", "predictions", "predictions_outside", "rollouts", "splits", "likelihood")
 VERDICTS = ("right", "wrong", "missing", "spurious")
 
 
@@ -47,17 +47,35 @@ class Record:
     phases = cached_property(lambda self: self.table("phases"))
     checkpoints = cached_property(lambda self: self.table("checkpoints"))
     predictions = cached_property(lambda self: self.table("predictions"))
+    predictions_outside = cached_property(lambda self: self.table("predictions_outside"))
     rollouts = cached_property(lambda self: self.table("rollouts"))
     splits = cached_property(lambda self: self.table("splits"))
     likelihood = cached_property(lambda self: self.table("likelihood"))
 
     @property
+    def variant(self) -> str:
+        """Name of the variant that the run is, "" for the arm's own: "lean" of the run grpo-lean-s0."""
+        return self.name.removeprefix(self.arm).rpartition("-s")[0].removeprefix("-")
+
+    @property
     def weights(self) -> Path:
-        """Folder of the final weights (the shared start keeps them, because the arms begin from them)."""
-        path = self.folder / "weights"
-        if not path.exists():
-            raise FileNotFoundError(f"run {self.name} kept no weights in {path}: retrain it with TRAIN=always")
-        return path
+        """Folder of the final weights: the record's own, or, where it keeps none, the last checkpoint in this copy.
+
+        The shared start keeps them, because the arms begin from them. Raises FileNotFoundError where neither is there,
+        or the checkpoint is of another training.
+        """
+        from lib.evaluate import weights_sha256
+
+        path, last = self.folder / "weights", self.checkpoints.iloc[-1]
+        if path.exists():
+            return path
+        live = RUNS / self.info["profile"] / self.name / f"checkpoint-{last['step']}"
+        if not live.exists() or weights_sha256(live) != last["weights_sha256"]:
+            raise FileNotFoundError(
+                f"run {self.name} kept no weights in {path}, and {shown(live)} does not hold them: retrain it with "
+                "TRAIN=always"
+            )
+        return live
 
 
 def load(folder) -> Record:
@@ -127,13 +145,14 @@ def read_table(path: Path, texts: tuple[str, ...] = (), numbers: tuple[str, ...]
 def splits(setup: Record) -> dict[str, list[dict]]:
     """The documents of the splits that `setup` recorded: {"start": [...], "pool": ..., "dev": ..., "heldout": ...}.
 
-    Loads the source again and takes the documents by id. Raises ValueError when one is missing or its content changed.
+    And "outside", those of the other text, of which no arm sees any (empty where the setup has none). Loads the sources
+    again and takes the documents by id. Raises ValueError when one is missing or its content changed.
     """
     p = setup.info["parameters"]
     documents = data.load(p["source"], source_path(p["path"]), p["n_documents"], p["data_seed"], p["place_noise"])
     by_id = {document["id"]: document for document in documents}
     found: dict[str, list[dict]] = {name: [] for name in data.SPLITS}
-    for row in setup.splits.itertuples():
+    for row in setup.splits[setup.splits["split"] != "outside"].itertuples():
         if row.id not in by_id:
             raise ValueError(
                 f"document {row.id} of split {row.split} is not in the data ({p['source']} {p['path'] or ''})"
@@ -143,7 +162,13 @@ def splits(setup: Record) -> dict[str, list[dict]]:
         raise ValueError(
             f"the data ({p['source']} {p['path'] or ''}) changed since {setup.name} was recorded: other fingerprint"
         )
-    return found
+    wanted = setup.splits.loc[setup.splits["split"] == "outside", "id"].tolist()
+    others = data.load("jsonl", source_path(p["outside_path"])) if wanted else []
+    if wanted and data.fingerprint({"outside": others}) != p["outside_sha256"]:
+        raise ValueError(
+            f"outside_path: {p['outside_path']} changed since {setup.name} was recorded: other fingerprint"
+        )
+    return found | {"outside": [document for document in others if document["id"] in set(wanted)]}
 
 
 def heldout_at_hand(setup: Record) -> dict[str, dict]:
@@ -161,7 +186,7 @@ def other_documents(profile: str, documents: list[dict], name: str) -> str:
     text = f"{name}: its content is not what documents_sha256 says"
     path = RESULTS / profile / "setup"
     if (path / "run.json").exists():
-        wanted = Record(path).splits
+        wanted = Record(path).splits.query("split != 'outside'")
         there = {id_: sha256 for _, id_, sha256 in data.split_table({"all": documents})}
         differ = sum(there.get(row.id) != row.sha256 for row in wanted.itertuples())
         text += f"; of the {len(wanted)} documents that the recorded study used, {differ} are missing or differ"

@@ -36,8 +36,13 @@ RIGHT = 0.8
 UNSUPPORTED = 0.2
 
 
-def formula() -> str:
-    """The reward's formula with its weights, as one line of text."""
+def formula(labels: bool = True) -> str:
+    """The reward's formula with its weights, as one line of text; without labels that of `unlabelled`."""
+    if not labels:
+        return (
+            f"reward = {SCHEMA} x valid + {RIGHT} x (fields null or with a value that the text supports / "
+            f"{len(FIELDS)}) - {UNSUPPORTED} x (fields with a value that the text does not support / {len(FIELDS)})"
+        )
     return (
         f"reward = {SCHEMA} x valid + {RIGHT} x (fields right / {len(FIELDS)}) "
         f"- {UNSUPPORTED} x (fields not right whose value the text does not support / {len(FIELDS)})"
@@ -80,7 +85,7 @@ def verdicts(completion: str, gold: dict) -> dict:
             "verdicts": dict.fromkeys(FIELDS, "invalid"),
             "exact": False,
         }
-    judged = {field: _verdict(values[field], gold[field]) for field in FIELDS}
+    judged = {field: verdict(values[field], gold[field]) for field in FIELDS}
     return {
         "valid": True,
         "values": values,
@@ -89,7 +94,8 @@ def verdicts(completion: str, gold: dict) -> dict:
     }
 
 
-def _verdict(value: str | None, gold: str | None) -> str:
+def verdict(value: str | None, gold: str | None) -> str:
+    """Of a field of a valid completion: right, wrong, missing or spurious (the module's text)."""
     if value is None:
         return "right" if gold is None else "missing"
     if gold is None:
@@ -112,6 +118,25 @@ def reward(completion: str, gold: dict, text: str) -> float:
     )
     # Rounded, so that equal records have equal rewards whatever the order of the sums.
     return round(SCHEMA + (RIGHT * right - UNSUPPORTED * unsupported) / len(FIELDS), 6)
+
+
+def unlabelled(completion: str, text: str) -> float:
+    """A reward that knows no label, by `formula(labels=False)`: from 0 to 1; 1 is a valid record of nulls and of values
+    that the text supports, whether they are right or not; an invalid completion has 0.
+
+    It is `reward` with "null, or supported" in the place of "right".
+    """
+    values = parse(completion)
+    if values is None:
+        return 0.0
+    unsupported = sum(v is not None and not supported(field, v, text) for field, v in values.items())
+    return round(SCHEMA + (RIGHT * (len(FIELDS) - unsupported) - UNSUPPORTED * unsupported) / len(FIELDS), 6)
+
+
+def extremes(samples: list[str], text: str) -> tuple[str, str]:
+    """The worst and the best sample of a document by `unlabelled`, the first of equals; one twice if all are equal."""
+    earned = [unlabelled(sample, text) for sample in samples]
+    return samples[earned.index(min(earned))], samples[earned.index(max(earned))]
 
 
 def supported(field: str, value: str, text: str) -> bool:

@@ -3,6 +3,7 @@
 import fcntl
 import gzip
 import os
+import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -268,21 +269,26 @@ def open_run(
     parents: tuple[Record, ...] = (),
     parameters: dict,
     trainer: tuple[str, dict] | None = None,
+    variant: str = "",
 ) -> Run:
     """The run that these settings name: a finished record that matches them, or a live run to train.
 
     stage: the notebook, whose parameters cell declares the defaults of `parameters`; a name that it does not declare is
     a constant of the code (such as the reward's formula). data: fingerprint of the documents. model: name and sha256 of
     the base weights. parents: records that this run starts from. trainer: name of TRL's config class and the fields
-    that the notebook sets on it.
+    that the notebook sets on it. variant: what a run beside the arm's own is called, `grpo-lean-s0` beside `grpo-s0`;
+    a name alone, and no part of the identity.
     The environment variable TRAIN says where to look: auto (recorded, then this copy's own, then train), always (this
     copy's own, else train), never (recorded, this copy's own, else RuntimeError).
-    Raises RuntimeError when no record matches and training is not possible here, naming what differs.
+    Raises RuntimeError when no record matches and training is not possible here, naming what differs, and ValueError
+    for a variant that cannot be a name.
     """
     mode = os.environ.get("TRAIN", "auto")
     if mode not in ("auto", "always", "never"):
         raise RuntimeError(f"TRAIN is {mode!r}; expected auto, always or never")
-    name = arm if seed is None else f"{arm}-s{seed}"
+    if not re.fullmatch(r"([a-z][a-z0-9_]*)?", variant):
+        raise ValueError(f"variant: got {variant!r}, expected small letters, digits and _, a letter first")
+    name = "-".join([arm, *([variant] if variant else []), *([] if seed is None else [f"s{seed}"])])
     declared = {key: default for key, (_, default) in params.declared(stage).items()}
     defaults = {key: declared.get(key, value) for key, value in parameters.items()}
     config_class, config = trainer or (None, {})

@@ -368,7 +368,7 @@ def main(argv=None) -> None:
     arguments = parser.parse_args(argv)
     told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
     with tempfile.TemporaryDirectory() as work:
-        results = Results(arguments.out, arguments.case, told)
+        results = Results(arguments.out, "grpo_step", arguments.case, told)
         results.session["facts"]["savings"] = SAVINGS | OPTIONAL  # in words, for pages that are made without torch
         bench = Bench(arguments, results, Path(work))
         run = dict(

@@ -249,7 +249,7 @@ def child(arguments, names: list[str]) -> int:
 
     end = time.monotonic() + arguments.seconds
     told = dict(configurations=names, steps=STEPS, rank=RANK, tiny=arguments.tiny)
-    results = Results(arguments.out, "memory", told, "memory")
+    results = Results(arguments.out, "memory", "memory", told)
     tokenizer = decode.load_tokenizer(arguments.model or BASE)
     listed = yaml.safe_load((BOOK / "models.yaml").read_text())
     for name in names:

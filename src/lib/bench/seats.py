@@ -1,4 +1,4 @@
-"""The GRPO benchmark's parts: its two result files, and a trainer in a thread that runs when it is given a turn."""
+"""The step benchmarks' parts: their two result files, and a trainer in a thread that runs when it is given a turn."""
 
 import os
 import sys
@@ -14,9 +14,9 @@ from lib import clock, provenance, records
 
 
 class Results:
-    """The two files of a benchmark, rewritten after every turn."""
+    """The two files `name`.parquet and .json, rewritten after every turn; what earlier sessions wrote stays."""
 
-    def __init__(self, folder: Path, case: str, arguments: dict, name: str = "grpo_step"):
+    def __init__(self, folder: Path, name: str, case: str, arguments: dict):
         folder.mkdir(parents=True, exist_ok=True)
         self.table, self.notes = folder / f"{name}.parquet", folder / f"{name}.json"
         self.rows = records.read_table(self.table).to_dict("records") if self.table.exists() else []

@@ -2,7 +2,8 @@
 
 A notebook declares its parameters in one cell tagged `parameters`, one a line: `seed: int = 0  # what it is (unit)`.
 The sign of the default says what a number may be, and the unit `(share)` or `(share of ...)` that it is at most 1.
-A profile is a flat yaml file in notebooks/profiles; a notebook gets those of its keys that it declares.
+A profile is a flat yaml file in notebooks/profiles; a notebook gets those of its keys that it declares. A variant, one
+in notebooks/variants, holds what one run of one notebook has otherwise than the profile.
 """
 
 import ast
@@ -11,7 +12,7 @@ import re
 
 import yaml
 
-from lib.paths import NOTEBOOKS, PROFILES
+from lib.paths import NOTEBOOKS, PROFILES, VARIANTS
 
 EXECUTOR_KEYS = ("seeds",)  # keys of a profile that steer the Makefile, not a notebook
 _KINDS = {"bool": bool, "int": int, "float": float, "str": str, "list": list}
@@ -66,10 +67,18 @@ def shares(stage, notebooks=NOTEBOOKS):
 
 def profile_values(profile, profiles=PROFILES):
     """The keys of a profile's yaml file: {name: value}. Raises ParameterError: no such file, not flat, a key twice."""
-    path = profiles / f"{profile}.yaml"
-    names = sorted(p.stem for p in profiles.glob("*.yaml"))
+    return _flat_yaml(profiles, profile, "profile")
+
+
+def variant_values(variant, variants=VARIANTS):
+    """The keys of a variant's yaml file, as `profile_values`; variant: its arm and name, such as "grpo-lean"."""
+    return _flat_yaml(variants, variant, "variant")
+
+
+def _flat_yaml(folder, name, what):
+    path, names = folder / f"{name}.yaml", sorted(p.stem for p in folder.glob("*.yaml"))
     if not path.exists():
-        raise ParameterError(f"no profile {path}{_nearest(profile, names)} (there are: {', '.join(names) or 'none'})")
+        raise ParameterError(f"no {what} {path}{_nearest(name, names)} (there are: {', '.join(names) or 'none'})")
     try:
         tree = yaml.compose(path.read_text(encoding="utf8"))
         values = yaml.safe_load(path.read_text(encoding="utf8"))
@@ -87,36 +96,43 @@ def profile_values(profile, profiles=PROFILES):
         if key.value in seen:
             raise ParameterError(f"{place}: {key.value} is set twice")
         if isinstance(value, yaml.MappingNode):
-            raise ParameterError(f"{place}: {key.value} has keys of its own; a profile is flat")
+            raise ParameterError(f"{place}: {key.value} has keys of its own; a {what} is flat")
         seen.add(key.value)
     return values
 
 
-def effective(stage, profile, seed=None, overrides=(), seeds=None, notebooks=NOTEBOOKS, profiles=PROFILES):
+def effective(
+    stage, profile, seed=None, overrides=(), seeds=None, notebooks=NOTEBOOKS, profiles=PROFILES, variant="",
+    variants=VARIANTS,
+):  # fmt: skip
     """What to pass to one notebook: {name: value}. All notebooks are checked against the profile first.
 
     `seed` and `seeds` go to the notebooks that declare them, in place of the profile's.
-    `overrides`: pairs (name, text) from the command line, read as the declared type. Raises ParameterError that
-    lists every problem, the nearest names, and the parameters there are.
+    `overrides`: pairs (name, text) from the command line, read as the declared type. `variant`: a file whose keys go
+    before the profile's; the notebook must declare all of them, and `variant`, which gets the name without the arm.
+    Raises ParameterError that lists every problem, the nearest names, and the parameters there are.
     """
     declarations = {name: declared(name, notebooks) for name in stages(notebooks)}
     mine = declarations[stage] if stage in declarations else declared(stage, notebooks)  # the second one raises
     values = profile_values(profile, profiles)
     path = profiles / f"{profile}.yaml"
+    varied = variant_values(variant, variants) if variant else {}
+    files = {path: values} | ({variants / f"{variant}.yaml": varied} if variant else {})
     known = sorted(set().union(*declarations.values()))
     problems, unknown = [], False
-    for name, value in values.items():
-        if name in EXECUTOR_KEYS:
+    for place, name, value in [(place, *item) for place, given in files.items() for item in given.items()]:
+        if name in EXECUTOR_KEYS and place == path:
             continue
-        users = [s for s in declarations if name in declarations[s]]
+        users = [s for s in declarations if name in declarations[s] and (place == path or s == stage)]
         if not users:
             unknown = True
-            problems.append(f"{path}: no notebook has a parameter {name}{_nearest(name, known)}")
+            who, near = ("no notebook has a", known) if place == path else (f"notebooks/{stage}.py has no", mine)
+            problems.append(f"{place}: {who} parameter {name}{_nearest(name, near)}")
         for user in users:
             kind, default = declarations[user][name]
             share = name in shares(user, notebooks)
             if problem := _wrong_type(value, kind) or _out_of_range(value, default, share):
-                problems.append(f"{path}: {name} (of notebooks/{user}.py): {problem}")
+                problems.append(f"{place}: {name} (of notebooks/{user}.py): {problem}")
     asked = {f"{path}: seeds": values.get("seeds", [0]), "seeds": [*(seeds or [0])], "seed": [seed or 0]}
     for place, own in asked.items():
         whole = isinstance(own, list) and own and all(type(s) is int and 0 <= s < 2**32 for s in own)
@@ -124,6 +140,8 @@ def effective(stage, profile, seed=None, overrides=(), seeds=None, notebooks=NOT
             problems.append(f"{place}: got {own!r}, expected a list of different whole numbers such as [0, 1]")
 
     passed = {name: value for name, value in values.items() if name in mine}
+    if variant:
+        passed |= varied | {"variant": variant.partition("-")[2]}
     if "profile" in mine:
         passed["profile"] = profile
     if seed is not None and "seed" in mine:

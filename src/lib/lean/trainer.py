@@ -6,7 +6,6 @@ Each saving is exact and has a name in `SAVINGS`. Where a setting would make one
 import contextlib
 import copy
 import functools
-import itertools
 import json
 import math
 
@@ -14,7 +13,7 @@ import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from lib.lean import adapters, engine, norms, packed
+from lib.lean import adapters, engine, modules, norms, packed
 from lib.lean.micro_batches import RESHAPE, SCALES, MicroBatches
 
 SAVINGS = {
@@ -37,22 +36,6 @@ FORWARD = {"prefix", "lora", "norms", "compile"}  # those that compute the forwa
 OPTIONAL = {"compile": "decoder layers are compiled: the first steps take a minute, rounding differs"}
 
 
-def _compiled(layer):
-    """A call of the layer that is compiled for training; other calls (generation, scoring) stay as they are."""
-    if not hasattr(layer, "_for_training"):  # one compiled function a layer, however often it is switched on
-        layer._for_training = torch.compile(layer._call_impl, dynamic=True)
-
-    def call(*args, **kwargs):
-        return (layer._for_training if torch.is_grad_enabled() else layer._call_impl)(*args, **kwargs)
-
-    return call
-
-
-def _into_mode(model, mode=True):
-    """`Module.train`, which visits every module, where the mode changes; `eval` comes here too."""
-    return model if model.training == mode else type(model).train(model, mode)
-
-
 class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
     """GRPOTrainer, and `savings`: which of `SAVINGS` (or `OPTIONAL`) to use; all by default, none is TRL's own path."""
 
@@ -71,24 +54,13 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
 
     def use(self, savings) -> None:
         """Use these savings from the next generation on. Raises ValueError for an unknown name."""
-        unknown = set(savings) - set(SAVINGS) - set(OPTIONAL)
-        if unknown:
-            raise ValueError(f"savings: got {sorted(unknown)}; expected some of {[*SAVINGS, *OPTIONAL]}")
-        off = self._inexact()
-        for reason, names in itertools.groupby(sorted(off, key=off.get), key=off.get):
-            names = [n for n in names if n in savings]
-            if names:
-                self._say(f"{', '.join(names)} off: {reason}")
-        self.savings = frozenset(savings) - set(off)
+        self.savings = modules.settle(savings, [*SAVINGS, *OPTIONAL], self._inexact(), self._say)
         self._checked, self._budget, self._synced = 0, None, False
         if self.args.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
         self._use_modules(self.savings)
         self._place_rows()
-        self.model.__dict__.pop("train", None)
-        if "mode" in self.savings:
-            self.model.train(self.model.training)  # all modules alike, and kept so from here on
-            self.model.train = functools.partial(_into_mode, self.model)
+        modules.keep_mode(self.model, "mode" in self.savings)
         if self.use_vllm:
             for saving, name, method in (
                 ("sync", "sync_weights", self._sync_weights),
@@ -103,31 +75,21 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             print(f"lean: {line}")
 
     def _use_modules(self, savings) -> None:
-        norms.run(self._norms, fused="norms" in savings)
-        adapters.run(self.model, fused="lora" in savings, casts="casts" not in savings)
-        for layer in getattr(self.model.get_decoder(), "layers", ()):
-            if "compile" not in savings:
-                layer._compiled_call_impl = None
-            elif layer._compiled_call_impl is None:
-                layer._compiled_call_impl = _compiled(layer)
+        modules.use(self.model, self._norms, savings)
 
-    def _inexact(self) -> dict:
-        """{saving: why it is off} under this trainer's settings."""
-        args, config = self.args, self.model.config.get_text_config()
+    def _inexact(self) -> tuple:
+        """(whether it holds, savings that it switches off, reason) of this trainer's settings."""
+        args = self.args
         window, slots = args.gradient_accumulation_steps, args.steps_per_generation
-        dropout = [m.p for m in self.model.modules() if isinstance(m, torch.nn.Dropout)]
-        dropout.append(getattr(config, "attention_dropout", 0.0) or 0.0)
         rows, rows_of = [*RESHAPE, "trim", "old"], self.train_dataset
         asked, layers, everything = ["sync", "rollouts"], ["casts", "lora"], [*SAVINGS, *OPTIONAL]
         server = self.use_vllm and (
             self.vllm_mode != "colocate" or args.vllm_tensor_parallel_size > 1 or args.vllm_enable_sleep_mode
         )
-        windowed = "sliding_attention" in (getattr(config, "layer_types", None) or [])
         not_plain = adapters.not_plain(self.model)
-        off = {}
-        for holds, names, reason in (
+        return (
             (self.is_fsdp_enabled or self.is_deepspeed_enabled, everything, "the model is sharded"),
-            (max(dropout) > 0, [*rows, *FORWARD, "checkpoint"], "dropout draws anew in every pass"),
+            (modules.has_dropout(self.model), [*rows, *FORWARD, "checkpoint"], "dropout draws anew in every pass"),
             (self._is_vlm, [*rows, "tokens", "rollouts"], "prompts hold images"),
             (self.beta != 0, rows, "beta is not 0, so every row feels the reference model"),
             (self._entropy_bonus_enabled, rows, "the entropy bonus acts on every row"),
@@ -139,7 +101,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             (window % (slots * self.num_iterations), ["old"], "some steps train on rollouts of earlier weights"),
             (self.multi_objective_aggregation != "sum_then_normalize", ["drop"], "rewards are normalised over groups"),
             (self.rollout_func is not None, ["drop", "rollouts"], "a rollout_func makes the rollouts"),
-            (config._attn_implementation != "sdpa" or windowed, ["prefix"], "attention is not plain SDPA"),
+            (not modules.plain_attention(self.model), ["prefix"], "attention is not plain SDPA"),
             (self.tools or self.environment_factories is not None, ["tokens"], "prompts depend on tools"),
             (not_plain, [*layers, "sync"], not_plain),
             (not isinstance(rows_of, Dataset) or rows_of.format["type"], ["rows"], "the data set makes its rows anew"),
@@ -147,10 +109,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             (not self._norms, ["norms"], "the model has none of the known form"),
             (not self.use_vllm, asked, "no vLLM engine"),
             (server, asked, "the engine is shared, split or sleeps"),
-        ):
-            if holds:
-                off = dict.fromkeys(names, reason) | off  # the first reason stands
-        return off
+        )
 
     @property
     def skips_old_pass(self) -> bool:
@@ -328,13 +287,9 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
                 padded = [torch.nn.functional.pad(x, (32, 0), value=v) for x, v in ((ids, ids[0, 0]), (mask, 0))]
                 again = stock(model, *padded, width)[0][scored].float()
         exact = next(self.model.parameters()).dtype == torch.float32 and self.accelerator.mixed_precision == "no"
-        gap, noise = ((x - own).square().mean().sqrt().item() for x in (lean, again))
-        limit = 1e-4 + 3 * noise if exact else 0.02 + 3 * noise
-        if not gap <= limit:
-            self._say(
-                f"log-probabilities part from TRL's by {gap:.1e} (root mean square; TRL's own, padded otherwise, by "
-                f"{noise:.1e}): {', '.join(sorted(self.savings & FORWARD))} off from here"
-            )
+        wrong = modules.parted(lean, own, again, exact)
+        if wrong:
+            self._say(f"{wrong}: {', '.join(sorted(self.savings & FORWARD))} off from here")
             self.savings -= FORWARD
             self._use_modules(self.savings)
 

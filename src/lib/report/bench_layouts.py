@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from lib.report.compare import LETTERS, NAMES
 from lib.report.layouts import columns, counts, only, scaled, written_as
 from lib.report.show import number, times
 
@@ -81,6 +82,14 @@ def projected(table: pd.DataFrame) -> dict:
     layout = {"part": lambda row: row.part} | columns({"published (s)": "published"}, counts)
     return layout | {way: cell(way) for way in ways}
 
+
+ARM_RATES = {
+    "arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}",
+    "trainer": lambda row: row.variant,
+    **columns({"documents a batch": "batch"}, counts),
+    "tokens a second": lambda row: f"{row.rate:,.0f} ({row.low:,.0f} to {row.high:,.0f}), n = {row.n}",
+    **columns({"over TRL's default": "over"}, times),
+}
 
 MULTIPLES = (
     {"seed": lambda row: str(row.seed), "C trained by": lambda row: row.way}

@@ -90,8 +90,9 @@ def laws(summary: pd.DataFrame) -> dict[str, str]:
     return found
 
 
-def projected(table: pd.DataFrame, study: dict, arms: pd.DataFrame | None) -> dict[str, str]:
-    """The published multiples under each way to train C, and B's hours; of `projection.multiples`."""
+def projected(table: pd.DataFrame, study: dict, rates: pd.DataFrame) -> dict[str, str]:
+    """The published multiples under each way to train C (`projection.multiples`), and A's and B's hours with their own
+    savings (`projection.arm_rates`)."""
     found = {}
     for seed in (0, 1):
         rows = table[table["seed"] == seed] if len(table) else table
@@ -102,13 +103,14 @@ def projected(table: pd.DataFrame, study: dict, arms: pd.DataFrame | None) -> di
         ]
         found[f"projected_s{seed}"] = "; ".join(told) or ABSENT
     for arm in ("sft", "dpo"):
-        gained = projection.gain(arms, arm)
+        row = projection.fastest(rates, arm)
         (hours,) = (r["hours"] for r in study["final"]["rows"] if r["arm"] == arm and r["seed"] == 0)
-        found[f"projected_{arm}"] = (
-            f"{LETTERS[arm]}: {ABSENT}"
-            if gained is None
-            else f"{LETTERS[arm]}: {times(gained)} the tokens a second, {hours:.3f} h would be {hours / gained:.3f} h"
-        )
+        found[f"projected_{arm}"] = f"{LETTERS[arm]}: {ABSENT}"
+        if row is not None:
+            found[f"projected_{arm}"] = (
+                f"{LETTERS[arm]}: {row.rate:,.0f} tokens a second, {times(row.over)} of {row.rate / row.over:,.0f} at "
+                f"TRL's defaults; its {hours:.3f} h would be {hours / row.over:.3f} h"
+            )
     return found
 
 
@@ -118,7 +120,8 @@ def drift(rows: pd.DataFrame | None) -> dict[str, str]:
         return {"drift_stock": ABSENT, "drift_lean": ABSENT, "drift_where": ABSENT}
     found = {}
     for trainer, own in rows.groupby("trainer"):
-        told = [f"{row.ratio:.1%} after {row.syncs}" for row in own.sort_values("syncs").itertuples()]
+        shares = {row.syncs: f"{row.ratio:.1%}" if row.ratio else "exactly 0" for row in own.itertuples()}
+        told = [f"{share} after {syncs}" for syncs, share in sorted(shares.items())]
         found[f"drift_{trainer}"] = ", ".join(told)
     row = rows.iloc[0]
     return found | {"drift_where": f"{row.device}, PEFT {row.peft}, TRL {row.trl}, commit {str(row.commit)[:10]}"}

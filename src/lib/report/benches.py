@@ -60,15 +60,14 @@ def whole_steps(rows: pd.DataFrame) -> pd.DataFrame:
     and of stock-best in the same session over this one's; missing where that session has none, and of themselves),
     `positions` (median, through the pass with gradient; missing where none was made).
     """
-    wall = rows[rows["part"] == "wall"].set_index(["session", *CELL])["wall_s"].sort_index()
+    medians = rows[rows["part"] == "wall"].groupby(["session", *CELL])["wall_s"].median()
     found = []
     for (case, dead_share, variant), own in newest(rows, "wall").groupby(CELL):
         row = {"case": case, "dead_share": dead_share, "variant": variant, "session": own["session"].iloc[0]}
         row |= median(own["wall_s"])
         for key, base, itself in (("over_stock", "stock", ()), ("over_best", "stock-best", ("stock",))):
-            at = (row["session"], case, dead_share, base)
-            known = at in wall.index and variant not in (base, *itself)
-            row[key] = wall.loc[at].median() / row["s"] if known else None
+            of_base = medians.get((row["session"], case, dead_share, base))
+            row[key] = None if of_base is None or variant in (base, *itself) else of_base / row["s"]
         found.append(row | {"positions": own["positions_grad"].median()})
     table = pd.DataFrame(found)
     if table.empty:

@@ -3,8 +3,25 @@
 import pandas as pd
 
 from lib.data import FIELDS
+from lib.records import VERDICTS
 from lib.report import compare
 from lib.report.diagnose import MISTAKES
+
+
+def birth_places(setup, scored: dict) -> pd.DataFrame | None:
+    """Held-out places of birth by verdict: of the regular expression that the setup judged, then of each record.
+
+    scored: records by (arm, seed). Columns: `by`, `n`, `right`, `wrong`, `missing`, `spurious`. None where the setup is
+    from before the expression was judged.
+    """
+    if "baseline" not in setup.info["facts"]:
+        return None
+    rows = [{"by": "a regular expression"} | setup.info["facts"]["baseline"]]
+    for (arm, seed), run in scored.items():
+        last = run.checkpoints.sort_values("step").iloc[-1]
+        row = {"by": f"{arm}, seed {seed}", "n": int(last["n"])}
+        rows.append(row | {verdict: int(last[f"birth_place_{verdict}"]) for verdict in VERDICTS})
+    return pd.DataFrame(rows)
 
 
 def by_checkpoint(run, start) -> pd.DataFrame:

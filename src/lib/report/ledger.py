@@ -48,7 +48,7 @@ def passes(run) -> pd.DataFrame:
     `kind`, `rows`, `tokens` (real), `positions` (padding included), `padded` (share of positions without a token),
     `seconds` (a pass with gradient: its backward included).
     """
-    steps, phases = run.steps, run.phases[run.phases["billed"].astype(bool) & run.phases["step"].notna()]
+    steps, phases = run.steps, run.phases[run.phases["billed"].astype(bool)]  # a pass may come before the steps
     by_phase = phases.assign(seconds=cost.seconds(phases)).groupby("phase")["seconds"].sum(min_count=1)
     rows = []
     for name in PASSES:

@@ -4,7 +4,8 @@ import pandas as pd
 
 from lib.report import alarms, cost, diagnose, layouts, outcomes
 from lib.report.compare import NAMES
-from lib.report.outcomes import HELD, NOT_SHOWN, WRONG, across_seeds, by_seed, either
+from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
+from lib.report.predictions import PLANNED
 from lib.report.show import accuracy, entered, number, p_value, percent, spent, times, told
 
 
@@ -160,6 +161,28 @@ def null_alarm_delay(rows: pd.DataFrame) -> str:
 
 def null_alarm_rule() -> str:
     return f"a slack of {alarms.SLACK:g} and a threshold of {alarms.THRESHOLD:g} standard deviations"
+
+
+def variants(found: pd.DataFrame, alpha: float) -> str:
+    """How each variant ended against its arm, and for which part of its arm's bill; of `variants.table`."""
+    says = {HELD: "above", WRONG: "below", NOT_SHOWN: "no difference shown to", NOT_MEASURED: "not compared with"}
+    texts = []
+    for row in found.itertuples():
+        how = outcomes.shown(row.arm_better, row.arm_worse, row.arm_p_holm, alpha)
+        ratio = f", for {row.bill_ratio:.0%} of its hours" if pd.notna(row.bill_ratio) else ""
+        texts.append(f"{row.name.replace('_', ' ')}, seed {row.seed}: {says[how]} {NAMES[row.arm]}{ratio}")
+    return "; ".join(texts) or "none is recorded"
+
+
+def outside(rows: pd.DataFrame) -> str:
+    """Exact records of each run on the text from elsewhere; of `outside.fields`."""
+    texts = [f"{row.name.replace('_', ' ')} {row.exact} of {row.n} (seed {row.seed})" for row in rows.itertuples()]
+    return ", ".join(texts) or "not measured"
+
+
+def not_run(names: set) -> str:
+    """What was planned beside the arms and did not run; names: the variants that did."""
+    return "; ".join(words for name, (_, words) in PLANNED.items() if name not in names) or "nothing"
 
 
 def tally(outcomes: pd.Series) -> str:

@@ -30,20 +30,25 @@ COMPARISONS = {
 FIELDS = ("statement", "quantity", "comparison", "threshold", "probability", "seen")
 
 
-# Runs that are planned and were not made yet, and the arm that each is compared with: a prediction may use their names,
-# and is not decidable until a run fills them in. `bill_ratio` is in the hours of that arm.
+# Runs that are planned beside the three arms: the arm that each is compared with, and what it is. A prediction may use
+# their names (those of `variants.called`), and is not decidable until a run fills them in. `bill_ratio` is in the hours
+# of that arm.
 PLANNED = {
-    "lean": "grpo",  # the same updates as C, made cheaper
-    "weak_start": "grpo",  # C from a start that is right on about a third of the documents
-    "from_base": "grpo",  # C from the base model
-    "unlabelled": "grpo",  # a reward that sees schema and support by the text, and no label
-    "hard_prompts": "grpo",  # prompts of which a sample went wrong
-    "after_sft": "grpo",  # C from A's last checkpoint
-    "uncorrected": "grpo",  # without the correction for the engine's probabilities
-    "group_4": "grpo",
-    "group_16": "grpo",
-    "sft_gentle": "sft",  # A with a lower learning rate and warm-up
-    "sft_rerun": "sft",  # A again, same seed
+    "lean": ("grpo", "C with the same updates, made cheaper"),
+    "weak_start": ("grpo", "C from a start that is right on about a third of the documents"),
+    "from_base": ("grpo", "C from the base model"),
+    "unlabelled": ("grpo", "C with a reward that sees schema and support by the text, and no label"),
+    "hard_prompts": ("grpo", "C on prompts of which a sample went wrong"),
+    "after_sft": ("grpo", "C from A's last checkpoint"),
+    "uncorrected": ("grpo", "C without the correction for the engine's probabilities"),
+    "group_4": ("grpo", "C with groups of four"),
+    "group_16": ("grpo", "C with groups of sixteen"),
+    "sft_gentle": ("sft", "A with a lower learning rate and warm-up"),
+    "sft_rerun": ("sft", "A again under the same seed"),
+    "sft_lean": ("sft", "A made cheaper"),
+    "sft_weak": ("sft", "A from the weak start"),
+    "dpo_lean": ("dpo", "B made cheaper"),
+    "dpo_unlabelled": ("dpo", "B from pairs that the reward without labels chose"),
 }
 
 
@@ -65,11 +70,11 @@ class _Strict(yaml.SafeLoader):
 
 def planned() -> list[str]:
     """Names of the quantities of the runs in PLANNED, and of the arms on Wikipedia's documents."""
-    of_grpo = [name for name, arm in PLANNED.items() if arm == "grpo"]
+    of_grpo = [name for name, (arm, _) in PLANNED.items() if arm == "grpo"]
     names = [f"{what}_{v}" for v in PLANNED for what in ("exact_start", "exact_last", "billed_hours", "bill_ratio")]
     names += [f"{what}_{v}" for v in of_grpo for what in ("zero_first", "zero_last")]
     names += [f"exact_wikipedia_{arm}" for arm in ("start", *NAMES)]
-    tested = [f"{v}_over_start" for v in PLANNED] + [f"{v}_over_{arm}" for v, arm in PLANNED.items()]
+    tested = [f"{v}_over_start" for v in PLANNED] + [f"{v}_over_{arm}" for v, (arm, _) in PLANNED.items()]
     tested += [f"{arm}_over_start_on_wikipedia" for arm in NAMES] + ["grpo_over_sft_on_wikipedia"]
     return names + [f"{what}{name}" for name in tested for what in ("", "p_", "difference_")]
 

@@ -31,6 +31,7 @@ WAYS = {
     "lean, no dead group": ("lean", False),
     "lean, the study's dead groups": ("lean", True),
 }
+DEFAULT, COMPILED = "TRL's default", "+compile"  # variants of lib.bench.arm_step
 PLACES = (0.05, 0.5, 0.95)  # where the middles of the first, middle and last tenth of the steps lie
 
 
@@ -84,39 +85,62 @@ def bill(parts: pd.DataFrame, study: dict, seed: int = 0) -> pd.DataFrame:
 
 
 def arm_step() -> pd.DataFrame | None:
-    """Rows of `lib.bench.arm_step` (`arm`, `variant`, `case`, `tokens_per_s`, ...); None where nothing was recorded."""
+    """Rows of `lib.bench.arm_step`, one a timed step of SFT or DPO; None where nothing was recorded."""
     path = RESULTS / "bench" / "arm_step.parquet"
     if not path.exists():
         return None
-    return records.read_table(path, ("arm", "variant", "case"), ("tokens_per_s",))
+    return records.read_table(path, ("session", "arm", "variant", "case"), ("tokens", "wall_s", "batch_documents"))
 
 
-def gain(rows: pd.DataFrame | None, arm: str) -> float | None:
-    """How many times stock's tokens a second an arm makes with its own savings, by medians at the published case."""
-    if rows is None:
-        return None
-    own = rows[(rows["arm"] == arm) & (rows["case"] == benches.PUBLISHED)]
-    rate = own.groupby("variant")["tokens_per_s"].median()
-    return float(rate["lean"] / rate["stock"]) if {"lean", "stock"} <= set(rate.index) else None
+def arm_rates(rows: pd.DataFrame | None) -> pd.DataFrame:
+    """Tokens a second of SFT and DPO at the published case, in the order measured: one row an arm and variant.
+
+    `arm`, `variant`, `batch` (documents), `rate` (median), `low`, `high` (quartiles), `n`, `over` (of the medians, over
+    DEFAULT's). Where a reference scored the pairs beforehand, its seconds count, as in a run of one epoch. Of each arm
+    one session: of those with the most variants, the newest.
+    """
+    found = []
+    for arm, own in () if rows is None else rows[rows["case"] == benches.PUBLISHED].groupby("arm", sort=False):
+        variants = own.groupby("session")["variant"].nunique().rename("n").reset_index()
+        own = own[own["session"] == variants.sort_values(["n", "session"])["session"].iloc[-1]]
+        before_s = own["reference_s"].astype(float).fillna(0.0) if "reference_s" in own else 0.0
+        own = own.assign(rate=own["tokens"] / (own["wall_s"] + before_s))
+        for variant, steps in own.groupby("variant", sort=False):
+            rate = benches.median(steps["rate"])
+            row = {
+                "arm": arm,
+                "variant": variant,
+                "batch": int(steps["batch_documents"].iloc[0]),
+                "rate": rate.pop("s"),
+            }
+            default = own.loc[own["variant"] == DEFAULT, "rate"].median()
+            found.append(row | rate | {"over": row["rate"] / default})
+    return pd.DataFrame(found, columns=["arm", "variant", "batch", "rate", "low", "high", "n", "over"])
 
 
-def multiples(parts: pd.DataFrame, study: dict, arms: pd.DataFrame | None) -> pd.DataFrame:
+def fastest(rates: pd.DataFrame, arm: str):
+    """The row of `arm_rates` with the highest rate over DEFAULT's, compiled layers apart; None where none is known."""
+    own = rates[(rates["arm"] == arm) & (rates["variant"] != COMPILED)].dropna(subset=["over"])
+    return None if own.empty else next(own.nlargest(1, "over").itertuples())
+
+
+def multiples(parts: pd.DataFrame, study: dict, rates: pd.DataFrame) -> pd.DataFrame:
     """C's hours over A's to hold C's last accuracy, as published and projected: one row a seed and way.
 
     `seed`, `way`, `grpo_hours` and `sft_hours` (A as published), `multiple`; `sft_own_hours` and `own_multiple` with
-    A's own savings, all of its time scaled by its tokens a second: missing where no bench of the arms is recorded.
+    A's own savings, all of its time scaled by its tokens a second (`fastest`): missing where that was not measured.
     """
-    sft = gain(arms, "sft")
+    sft = fastest(rates, "sft")
     found = []
     for row in (row for row in study["reach_and_hold"]["rows"] if row.get("multiple")):
         table = bill(parts, study, row["seed"])
         if table.empty:
             continue
         total = table.set_index("part").loc["sum"]
-        own_s = row["sft_hours"] / sft if sft else None
+        own_hours = row["sft_hours"] / sft.over if sft else None
         for way in (way for way in WAYS if way in total):
             hours = row["grpo_hours"] * total[way] / total["published"]
             told = {"seed": row["seed"], "way": way, "grpo_hours": hours, "sft_hours": row["sft_hours"]}
-            told |= {"multiple": hours / row["sft_hours"], "sft_own_hours": own_s}
-            found.append(told | {"own_multiple": hours / own_s if own_s else None})
+            told |= {"multiple": hours / row["sft_hours"], "sft_own_hours": own_hours}
+            found.append(told | {"own_multiple": hours / own_hours if own_hours else None})
     return pd.DataFrame(found)

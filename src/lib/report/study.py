@@ -1,7 +1,13 @@
 """The records that a comparison reads: those that the stages before it used."""
 
+import contextlib
+import os
+import re
+
 from lib import records
 from lib.report import compare
+
+ARMS = ("start", *compare.NAMES)
 
 
 def read(profile: str, seeds: list[int]) -> tuple[list[int], records.Record, dict, dict]:
@@ -12,7 +18,8 @@ def read(profile: str, seeds: list[int]) -> tuple[list[int], records.Record, dic
     """
     # Only names are read here: a pin of a seed or an arm that is not asked for may be stale.
     pins = {path.stem for path in (records.RUNS / profile / "pins").glob("*.json")}
-    arms = {arm: {int(pin.split("-s")[1]) for pin in pins if pin.startswith(f"{arm}-s")} for arm in compare.NAMES}
+    own = [re.fullmatch(r"([a-z]+)-s([0-9]+)", pin) for pin in pins]  # no variant
+    arms = {arm: {int(pin[2]) for pin in own if pin and pin[1] == arm} for arm in compare.NAMES}
     wanted = seeds or sorted(set.union(*arms.values())) or [0]
     setup = records.pinned(profile, "setup")
     starts = {seed: records.pinned(profile, f"start-s{seed}") for seed in wanted}
@@ -24,6 +31,40 @@ def read(profile: str, seeds: list[int]) -> tuple[list[int], records.Record, dic
     }
     compare.check_judged([setup, *starts.values(), *runs.values()])
     return wanted, setup, starts, runs
+
+
+def variants(profile: str, there: list[records.Record]) -> list[records.Record]:
+    """Finished variants of the runs in `there` (setup, starts, arms): starts first, then by name.
+
+    Of each name the run that was executed last in this copy, else the recorded one, else this copy's own. It counts
+    only if it began from runs in `there`, or from another variant's start or arm that did; with TRAIN=always recorded
+    ones do not.
+    """
+    names = {path.stem for path in (records.RUNS / profile / "pins").glob("*.json")}
+    names |= {path.parent.name for path in (records.RESULTS / profile).glob("*/run.json")}
+    names |= {path.parent.parent.name for path in (records.RUNS / profile).glob("*/record/run.json")}
+    seeds = {run.seed for run in there}
+    pattern = re.compile(r"(start|sft|dpo|grpo)-[a-z][a-z0-9_]*-s([0-9]+)")
+    varied = {name: found for name in names if (found := pattern.fullmatch(name)) and int(found[2]) in seeds}
+    ids, used = {run.name: run.info["id"] for run in there}, []
+    for name in sorted(varied, key=lambda name: (ARMS.index(varied[name][1]), name)):
+        for run in _finished(profile, name):
+            if run.info["parents"].items() <= ids.items():
+                ids[name] = run.info["id"]
+                used.append(run)
+                break
+    compare.check_judged(used)
+    return used
+
+
+def _finished(profile, name):
+    """Records of a run, the one that an executed notebook used first; a pin to what is gone or changed is none."""
+    with contextlib.suppress(FileNotFoundError, RuntimeError):
+        yield records.pinned(profile, name)
+    places = [] if os.environ.get("TRAIN") == "always" else [records.RESULTS / profile / name]
+    for folder in [*places, records.RUNS / profile / name / "record"]:
+        if (folder / "run.json").exists():
+            yield records.load(folder)
 
 
 def with_both(profile: str, runs: dict) -> list[int]:

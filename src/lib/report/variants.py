@@ -1,0 +1,97 @@
+"""Variants beside their arms: what each changes, what it reached, and exact tests against its arm and its start.
+
+No pictures here.
+"""
+
+import pandas as pd
+
+from lib.identity import other_settings
+from lib.report import compare, diagnose
+from lib.report.compare import Curve
+
+# What follows from another setting that is named, or from where a run begins.
+IMPLIED = ("start_from", "start_weights", "reward", "own_start", "gradient_accumulation_steps")
+
+
+def called(arm: str, variant: str) -> str:
+    """What predictions and tables call a variant: by its name alone where it is one of GRPO, else with the arm."""
+    return variant if arm == "grpo" else f"{arm}_{variant}"
+
+
+def begun_from(run, there: dict):
+    """The record that a run began from, of `there` by name: a start or an arm, or the setup where that is all."""
+    parents = [there[name] for name in run.info["parents"]]
+    return next((parent for parent in parents if parent.arm != "setup"), parents[0])
+
+
+def differs(run, start, arm) -> str:
+    """What a variant, begun from `start`, has otherwise than its arm's run, from their identities, as a phrase."""
+    if arm is None:
+        return "not known: its arm has no such run"
+    origin = "the base model" if start.arm == "setup" else start.name.rpartition("-s")[0]
+    texts = [] if start.name in arm.info["parents"] and start.arm != "setup" else [f"from {origin}"]
+    changed = other_settings(run.info["identity"], arm.info["identity"])
+    texts += [f"{name} {mine}" for name, (mine, _) in changed.items() if name not in IMPLIED]
+    return ", ".join(texts) or "nothing: the same again"
+
+
+def table(beside: dict, ends: dict[tuple, Curve], begun: dict, runs: dict, curves: dict[tuple, Curve]) -> pd.DataFrame:
+    """Every variant at its end against its arm's end and against what it began from: one row each, Holm over all tests.
+
+    beside, ends, begun: by (name as `called`, seed) the record, its curve, and the record that it began from. runs,
+    curves: the same of the arms, by (arm, seed); where one is missing, the test against it is too.
+    Columns: `name`, `arm`, `seed`, `differs`, `start`, `last`, `arm_last` (accuracies), `hours`, `arm_hours`,
+    `bill_ratio` (of the arm's hours), `zero_first`, `zero_last` (zero-variance groups in the first and the last tenth
+    of the steps; GRPO's only), and of each test, `start_` and `arm_`, `better`, `worse` (documents), `p`, `p_holm`.
+    """
+    rows = []
+    for (name, seed), curve in ends.items():
+        key, end = (curve.arm, seed), len(curve.points) - 1
+        arm = curves.get(key)
+        row = {"name": name, "arm": curve.arm, "seed": seed}
+        row["differs"] = differs(beside[name, seed], begun[name, seed], runs.get(key))
+        row |= {"start": curve.points["accuracy"][0], "last": compare.last(curve), "hours": curve.end_hours}
+        row |= {"arm_last": compare.last(arm) if arm else None, "arm_hours": arm.end_hours if arm else None}
+        tests = {"start": compare.mcnemar_at(curve, curve, end, 0)}
+        tests["arm"] = compare.mcnemar_at(curve, arm or curve, end, len(arm.points) - 1 if arm else None)
+        for against, test in tests.items():
+            row |= {f"{against}_better": test["left_better"], f"{against}_worse": test["right_better"]}
+            row[f"{against}_p"] = test["p"]
+        signal = diagnose.group_signal(beside[name, seed].steps) if curve.arm == "grpo" else {}
+        rows.append(row | {key: signal.get(key) for key in ("zero_first", "zero_last")})
+    found = pd.DataFrame(rows)
+    if found.empty:
+        return found
+    numbers = [column for column in found if column not in ("name", "arm", "differs")]
+    found = found.astype(dict.fromkeys(numbers, float)).astype({"seed": int})
+    found["bill_ratio"] = found["hours"] / found["arm_hours"]
+    p = found[["start_p", "arm_p"]].melt(ignore_index=False).rename(columns={"value": "p"})
+    for against, tested in compare.add_holm(p.reset_index(names="row")).groupby("variable"):
+        found[f"{against}_holm"] = tested.set_index("row")["p_holm"]
+    return found
+
+
+def all_tests(found: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The tests of `table` by name, `lean_over_start` and `lean_over_grpo`, with the columns that other tests have.
+
+    One row a seed: `seed`, `left_better`, `right_better`, `p_holm`; left is the variant.
+    """
+    tests = {}
+    for (name, arm), rows in found.groupby(["name", "arm"]) if len(found) else ():
+        for against, other in (("start", "start"), ("arm", arm)):
+            columns = {f"{against}_better": "left_better", f"{against}_worse": "right_better"}
+            columns |= {f"{against}_p_holm": "p_holm"}
+            tests[f"{name}_over_{other}"] = rows[["seed", *columns]].rename(columns=columns)
+    return tests
+
+
+def quantities(found: pd.DataFrame) -> dict[str, dict]:
+    """What predictions may name of the variants of `table`: {"exact_last_lean": {seed: value}, ...}."""
+    columns = {"start": "exact_start", "last": "exact_last", "hours": "billed_hours"}
+    columns |= {column: column for column in ("bill_ratio", "zero_first", "zero_last")}
+    return {
+        f"{what}_{name}": dict(zip(rows["seed"], rows[column], strict=True))
+        for name, rows in (found.groupby("name") if len(found) else ())
+        for column, what in columns.items()
+        if rows[column].notna().any()
+    }

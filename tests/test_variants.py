@@ -1,0 +1,129 @@
+"""Variants: named and checked before anything runs, and compared with their arms by hand-made numbers."""
+
+import pytest
+from fake_records import ARMS, write
+
+from lib import records, runs, variants
+from lib.build import params
+from lib.report import compare, study
+from lib.report import variants as beside
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, write_notebook):
+    """Notebooks, profiles and variants of a small project, for `params.effective`."""
+    write_notebook("03_grpo", 'variant: str = ""  # name\nlean: bool = False  # yes or no\nsize: int = 8  # rollouts')
+    write_notebook("01_sft", "rate: float = 0.1  # per second")
+    for name, text in {"profiles/p": "size: 4\n", "variants/grpo-lean": "lean: true\n"}.items():
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def effective(folder, variant):
+    places = {name: folder / name for name in ("notebooks", "profiles", "variants")}
+    return params.effective("03_grpo", "p", variant=variant, **places)
+
+
+def test_a_variant_goes_before_the_profile_and_names_the_run(folder):
+    (folder / "variants" / "grpo-big.yaml").write_text("size: 16\n")
+    assert effective(folder, "grpo-lean") == {"size": 4, "lean": True, "variant": "lean"}
+    assert effective(folder, "grpo-big") == {"size": 16, "variant": "big"}
+
+
+@pytest.mark.parametrize(
+    "variant, text, expected",
+    [
+        ("grpo-laen", None, "did you mean grpo-lean"),
+        ("grpo-own", "leen: true", "notebooks/03_grpo.py has no parameter leen; did you mean lean?"),
+        ("grpo-own", "rate: 0.2", "notebooks/03_grpo.py has no parameter rate"),  # another notebook has
+        ("grpo-own", "size: 0", "size .of notebooks/03_grpo.py.: got 0, expected a number above 0"),
+        ("grpo-own", "seeds: [1]", "notebooks/03_grpo.py has no parameter seeds"),
+    ],
+)
+def test_a_mistyped_variant_or_parameter_is_one_error(folder, variant, text, expected):
+    if text:
+        (folder / "variants" / f"{variant}.yaml").write_text(text)
+    with pytest.raises(params.ParameterError, match=expected):
+        effective(folder, variant)
+
+
+def test_every_variant_of_the_project_can_be_run():
+    for path in params.VARIANTS.glob("*.yaml"):
+        values = params.effective(variants.stage(path.stem), "h200", 0, variant=path.stem)
+        assert values["variant"] and set(params.variant_values(path.stem)) <= set(values), path.stem
+
+
+def test_a_variant_has_a_name_that_a_folder_can_have():
+    settings = {"data": "d", "model": {"sha256": "m"}, "parameters": {}}
+    with pytest.raises(ValueError, match="variant: got '../x', expected small letters"):
+        runs.open_run("03_grpo", "p", "grpo", 0, variant="../x", **settings)
+
+
+def test_a_run_without_kept_weights_gives_its_last_checkpoint_or_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RUNS", tmp_path)
+    write(tmp_path, skip=("start-s1", "sft-s1", "dpo-s1", "grpo-s1"))
+    run = records.load(tmp_path / "fake" / "sft-s0" / "record")
+    checkpoint = tmp_path / "fake" / "sft-s0" / f"checkpoint-{run.checkpoints['step'].iloc[-1]}"
+    with pytest.raises(FileNotFoundError, match="sft-s0 kept no weights"):
+        _ = run.weights
+    checkpoint.mkdir()
+    (checkpoint / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(FileNotFoundError, match="does not hold them"):  # those of another training
+        _ = run.weights
+    run.checkpoints.loc[run.checkpoints.index[-1], "weights_sha256"] = records.file_sha256(
+        checkpoint / "model.safetensors"
+    )
+    assert run.weights == checkpoint
+
+
+LEAN, ELSEWHERE = [(50, 0.62), (90, 0.80)], [(100, 0.30)]
+
+
+@pytest.fixture
+def used(tmp_path, monkeypatch):
+    """A study with two variants: the setup, starts and arms of `study.read`, and the variants that count."""
+    monkeypatch.setattr(records, "RUNS", tmp_path)
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
+    made = {"grpo-lean": (LEAN, {"lean": True}, "start-s0"), "grpo-from_base": (ELSEWHERE, {}, "setup")}
+    made["sft-small"] = (ELSEWHERE, {}, "another-s0")  # began from a run that is none of the study's
+    write(tmp_path, variants=made)
+    _, setup, starts, arms = study.read("fake", [])
+    return setup, starts, arms, study.variants("fake", [setup, *starts.values(), *arms.values()])
+
+
+def test_a_variant_is_compared_with_its_arm_and_with_what_it_began_from(used):
+    setup, starts, arms, found = used
+    assert [run.name for run in found] == ["grpo-from_base-s0", "grpo-lean-s0"]
+    assert [run.variant for run in found] == ["from_base", "lean"] and arms["grpo", 0].variant == ""
+    own = {(beside.called(run.arm, run.variant), 0): run for run in found}
+    known = {run.name: run for run in (setup, *starts.values())}
+    begun = {key: beside.begun_from(run, known) for key, run in own.items()}
+    ends = {key: compare.curve(run, begun[key]) for key, run in own.items()}
+    curves = {key: compare.curve(run, starts[run.seed]) for key, run in arms.items()}
+    table = beside.table(own, ends, begun, arms, curves).set_index("name")
+    assert table["differs"].to_dict() == {"from_base": "from the base model", "lean": "lean True"}
+    lean, base = table.loc["lean"], table.loc["from_base"]
+    assert (lean["start"], lean["last"], lean["arm_last"], base["start"]) == (0.60, 0.80, ARMS["grpo"][-1][1], 0.20)
+    assert lean["bill_ratio"] == pytest.approx(90 / 900)
+    assert lean["start_better"] - lean["start_worse"] == round(0.2 * 200)
+    # Four tests: Holm multiplies the smallest p by four, the largest by one.
+    p = sorted(table[["start_p", "arm_p"]].to_numpy().ravel())
+    holm = sorted(table[["start_p_holm", "arm_p_holm"]].to_numpy().ravel())
+    assert holm[0] == pytest.approx(min(1, 4 * p[0])) and holm[-1] == pytest.approx(max(p[-1], holm[-2]))
+    assert (lean["zero_first"], lean["zero_last"]) == (8 / 16, 15 / 16)  # of fake_records' steps
+
+
+def test_predictions_get_their_quantities_from_variants(used):
+    setup, starts, arms, found = used
+    (lean,) = [run for run in found if run.variant == "lean"]
+    curves = {("grpo", 0): compare.curve(arms["grpo", 0], starts[0])}
+    ends = {("lean", 0): compare.curve(lean, starts[0])}
+    table = beside.table({("lean", 0): lean}, ends, {("lean", 0): starts[0]}, arms, curves)
+    quantities = beside.quantities(table)
+    assert quantities["exact_last_lean"] == {0: 0.80} and quantities["bill_ratio_lean"] == {0: pytest.approx(0.1)}
+    assert set(beside.all_tests(table)) == {"lean_over_start", "lean_over_grpo"}
+    from lib.report.predictions import planned
+
+    assert set(quantities) | set(beside.all_tests(table)) <= set(planned())
