@@ -267,6 +267,22 @@ show.notes(
 show.table("plan", planned, columns)
 
 # %% [markdown]
+# ## The interactive page
+#
+# [What would yours take?](../sizing.md) computes with the same formulas, written down for the browser by
+# `lib.report.expressions`. The exercises below it take their answers from here, too.
+
+# %%
+from IPython.display import HTML
+
+from lib.report import page, quiz
+
+known = constants or sizing.CONSTANTS
+on_page = {name: models[name] for name in ("Qwen3-1.7B", "SmolLM2-135M", "Qwen2.5-7B", "Qwen2.5-14B")}
+show.glue("page", HTML(page.render(on_page, known, rates)), display=False)
+show.glue("exercises", HTML(quiz.render(quiz.exercises(models, known))), display=False)
+
+# %% [markdown]
 # ## Recap
 #
 # Memory is a sum of terms that can be written down; what cannot are four constants, and they are fitted on some

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import subprocess
 
@@ -9,7 +10,7 @@ import pytest
 
 from lib import sizing
 from lib.paths import BOOK
-from lib.report import page, steptime
+from lib.report import page, quiz, steptime
 from lib.report.expressions import Expression
 
 MODELS = {name: sizing.models()[name] for name in ("Qwen3-1.7B", "Qwen2.5-7B")}
@@ -18,16 +19,21 @@ CONSTANTS = {"activation": 1.1, "overhead": 0.2, "reserved": 1.05, "context": 0.
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def browse(tmp_path, rates, script):
-    """What the page's `answer` holds after a script ran on it, without a network."""
-    shutil.copytree(BOOK / "_static" / "vega", tmp_path / "vega")
+def opened(folder):
+    """What the element `answer` of page.html in a folder holds, opened without a network."""
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
+    command += ["--proxy-server=127.0.0.1:9", f"--user-data-dir={folder / 'profile'}", f"file://{folder}/page.html"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return re.search(r"<pre id=.answer.>(.*?)</pre>", done.stdout, re.S)[1]
+
+
+def browse(folder, rates, script):
+    """The page's answer to a script."""
+    shutil.copytree(BOOK / "_static" / "vega", folder / "vega")
     body = page.render(MODELS, CONSTANTS, rates, static="vega")
     tail = f'<pre id="answer"></pre><script>sizingView.runAsync().then(() => {{ {script} }});</script>'
-    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset='utf-8'><body>{body}{tail}</body>")
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
-    command += ["--proxy-server=127.0.0.1:9", f"--user-data-dir={tmp_path / 'profile'}", f"file://{tmp_path}/page.html"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    return done.stdout.split('<pre id="answer">')[1].split("</pre>")[0], done.stdout
+    (folder / "page.html").write_text(f"<!doctype html><meta charset='utf-8'><body>{body}{tail}</body>")
+    return json.loads(opened(folder))
 
 
 def grid(n=60):
@@ -55,8 +61,7 @@ def test_the_page_computes_what_python_computes(tmp_path):
         found.push(row);
       }}
       document.getElementById("answer").textContent = JSON.stringify(found);"""
-    answer, _ = browse(tmp_path, RATES, script)
-    for x, row in zip(inputs, json.loads(answer), strict=True):
+    for x, row in zip(inputs, browse(tmp_path, RATES, script), strict=True):
         shape, update = list(MODELS.values())[x["x_model"]], page.UPDATES[x["x_update"]]
         how = page.CHECKPOINTING[x["x_checkpointing"]], page.ENGINE[x["x_engine"]]
         memory = page.memory(shape, update, *how, x, CONSTANTS)
@@ -78,8 +83,7 @@ def test_numbers_are_text_and_controls_answer_to_keys(tmp_path):
         labelled: document.querySelectorAll("#sizing-controls label").length,
         reachable: [...document.querySelectorAll("#sizing-controls input")].every(e => e.tabIndex >= 0),
         bars: document.querySelectorAll("#sizing-charts svg .mark-rect path").length}); });"""
-    answer, _ = browse(tmp_path, None, script)
-    found = json.loads(answer)
+    found = browse(tmp_path, None, script)
     x = {name: first for name, (*_, first) in page.RANGES.items()} | {"x_prompt": 1000}
     used = page.memory(MODELS["Qwen3-1.7B"], "lora", True, "colocated", x, CONSTANTS)["used"]
     assert found["prompt"] == 1000 and found["memory"] == f"{used:,.1f} of 80 GiB: fits"
@@ -104,4 +108,37 @@ def test_a_formula_that_branches_cannot_be_written_down():
     a = Expression("a")
     assert str((a + 1) * 2 - a / 3) == "(((a + 1.0) * 2.0) - (a / 3.0))"
     with pytest.raises(TypeError, match="branches on"):
-        max(a, 1)
+        bool(a > 1)
+
+
+def test_answers_by_hand():
+    state, memory, cache = quiz.exercises(sizing.models(), CONSTANTS)
+    assert state["answer"] == pytest.approx(16 * 7.615616512)
+    assert cache["answer"] == pytest.approx((16 * 327 + 128 * 44) * 112 / 2**20)  # 112 KiB a token
+    assert memory["answer"] == pytest.approx(sum(value for name, value in memory["rows"] if "used" not in name))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium to open the page with")
+def test_a_figure_unlocks_with_the_first_prediction_which_is_scored(tmp_path):
+    (tmp_path / "page.html").write_text(
+        f"<!doctype html><body>{quiz.render(quiz.exercises(sizing.models(), CONSTANTS))}<pre id='answer'></pre><script>"
+        """const forms = [...document.querySelectorAll("form.exercise")], found = [];
+        const look = () => found.push([forms.map(f => f.querySelector(".unlocked").hidden),
+                                       document.getElementById("exercise-score").textContent]);
+        look();
+        // of each answer: 9% below it, 1.9 times it (and then it itself, which counts no more), a third of it
+        for (const [form, factor] of [[0, 0.92], [1, 1.9], [1, 1], [2, 0.33]]) {
+          forms[form].querySelector("input").value = forms[form].dataset.answer * factor;
+          forms[form].requestSubmit();
+          look();
+        }
+        document.getElementById("answer").textContent = JSON.stringify(found);</script></body>"""
+    )
+    hidden, shown = True, False
+    assert json.loads(opened(tmp_path)) == [
+        [[hidden, hidden, hidden], "0"],
+        [[shown, hidden, hidden], "2"],
+        [[shown, shown, hidden], "3"],
+        [[shown, shown, hidden], "3"],
+        [[shown, shown, shown], "3"],
+    ]

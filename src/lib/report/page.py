@@ -68,7 +68,7 @@ def memory(s: sizing.Shape, update: str, checkpointing: bool, engine: str, x: di
 
 
 def time(s: sizing.Shape, update: str, lean: bool, x: dict, rates: dict) -> dict:
-    """Seconds of a step by part (TIME) and `step`; `usd`: of a thousand steps; `half`, `discriminant`: of generation."""
+    """Seconds of a step by part (TIME) and `step`; `usd` of a thousand steps; `half`, `discriminant`: steptime's."""
     how = dict(
         prompts=x["x_prompts"], group=x["x_group"], rows=x["x_rows"], dead=x["x_dead"], lean=lean, full=update == "full"
     )
@@ -124,7 +124,7 @@ def spec(names: list[str], found: dict[str, str], timed: bool) -> dict:
     params = []
     for name, (label, words) in inputs(names).items():
         bound = {"input": "select", "options": list(range(len(words))), "labels": words, "name": label}
-        params.append({"name": name, "value": 0 if name != "x_card" else 2, "bind": bound})
+        params.append({"name": name, "value": 2 if name == "x_card" else 0, "bind": bound})
     for name, (label, low, high, step, first) in RANGES.items():
         bound = {"input": "range", "min": low, "max": high, "step": step, "name": label}
         params.append({"name": name, "value": first, "bind": bound})
