@@ -50,7 +50,7 @@ def render(found: list[dict]) -> str:
     for number, task in enumerate(found):
         rows = "".join(f"<tr><th scope='row'>{html.escape(k)}</th><td>{v:,.2f}</td></tr>" for k, v in task["rows"])
         forms.append(
-            f'<form class="exercise" data-answer="{task["answer"]!r}"><p><label for="guess-{number}">'
+            f'<form class="exercise" data-answer="{float(task["answer"])!r}"><p><label for="guess-{number}">'
             f"{number + 1}. {html.escape(task['question'])}</label> "
             f'<input id="guess-{number}" type="number" step="any" min="0" required> {task["unit"]} '
             f'<button type="submit">Check</button></p><div aria-live="polite"><p class="verdict"></p></div>'
