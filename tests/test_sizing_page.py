@@ -87,7 +87,8 @@ def test_numbers_are_text_and_controls_answer_to_keys(tmp_path):
     x = {name: first for name, (*_, first) in page.RANGES.items()} | {"x_prompt": 1000}
     used = page.memory(MODELS["Qwen3-1.7B"], "lora", True, "colocated", x, CONSTANTS)["used"]
     assert found["prompt"] == 1000 and found["memory"] == f"{used:,.1f} of 80 GiB: fits"
-    assert found["controls"] == len(page.RANGES) + len(page.inputs([])) == found["labelled"] and found["reachable"]
+    controls = len(page.RANGES) - len(page.OF_TIME) + len(page.inputs([]))  # no rates, so no bill
+    assert found["controls"] == controls == found["labelled"] and found["reachable"]
     assert found["bars"] == len(page.MEMORY)
 
 

@@ -26,6 +26,7 @@ RANGES = {
     "x_dead": ("Groups without variance, share", 0, 0.99, 0.01, 0),
     "x_price": ("Price of a GPU-hour, $", 0.5, 15, 0.01, 4.41),
 }
+OF_TIME = ("x_dead", "x_price")  # inputs that memory does not depend on
 MEMORY = (
     "weights",
     "optimizer",
@@ -126,6 +127,8 @@ def spec(names: list[str], found: dict[str, str], timed: bool) -> dict:
         bound = {"input": "select", "options": list(range(len(words))), "labels": words, "name": label}
         params.append({"name": name, "value": 2 if name == "x_card" else 0, "bind": bound})
     for name, (label, low, high, step, first) in RANGES.items():
+        if name in OF_TIME and not timed:
+            continue
         bound = {"input": "range", "min": low, "max": high, "step": step, "name": label}
         params.append({"name": name, "value": first, "bind": bound})
     params += [{"name": name, "expr": expression} for name, expression in found.items()]
