@@ -76,6 +76,49 @@ columns |= {"cache of a token (KiB)": lambda row: f"{row.cache_kib:,.0f}"}
 show.table("models", counted, columns)
 
 # %% [markdown]
+# ## Memory, term by term
+#
+# With $h$ the hidden width, $q$ and $k$ the widths of all query and of all key-value heads, $a$ query heads, $f$ the
+# width of the MLP, $L$ layers, $r$ the rank of an adapter:
+#
+# - **State.** $P (b_w + b_g + b_m + b_o)$ bytes for $P$ trained parameters: weight, gradient, master copy, moments.
+#   ZeRO {cite}`rajbhandari2020zero` divides the last two by the cards at stage 1, the gradient at 2, the weight at 3, as
+#   FSDP does. A frozen base is $2 P$, and about $0.52 P$ in its linear layers with QLoRA {cite}`dettmers2023qlora`.
+# - **Activations.** What a layer keeps for its backward pass, a token, counted as Korthikanti et al. do
+#   {cite}`korthikanti2023reducing` under bf16 autocast: $16 h + 4 q + 4 k + 8 f + 4 a + 8$ bytes with trained bf16
+#   weights, $18 h + 6 q + 4 k + 8 f + 14 r + 4 a + 8$ with LoRA. More with query-key norms, with a padding mask (keys
+#   and values are repeated, each layer keeps its own mask) and with float32 weights. A test compares the sum with what
+#   PyTorch keeps on a CPU, byte for byte. Recomputation keeps $2 h$ a layer, and one layer whole.
+# - **Output layer.** TRL never holds the logits: a tile of 4,096 tokens by 32,768 entries at a time, and float32 sums
+#   of the gradients, $4 h$ a scored token and, where the layer is trained, $4 V h$.
+# - **Rollouts.** Another $2 P$ in the engine, and $4 L k$ a token of keys and values; those of a prompt are shared by
+#   its group {cite}`kwon2023pagedattention`.
+# - **Reference, critic, reward model.** A copy of the weights; the whole state and its activations again; another
+#   model's weights.
+#
+# The peak is the largest of a few moments: the end of the forward pass, the backward of the output layer, of the last
+# layer, of the first, and the moment when all gradients are there.
+
+# %%
+seven = models["Qwen2.5-7B"]
+work = sizing.batch("grpo", 16, 327, 44)
+rows = []
+for update, checkpointing in (("lora", True), ("lora", False), ("full", True), ("full", False)):
+    how = dict(states="16", checkpointing=checkpointing)
+    parts = sizing.training(seven, "grpo", update, *work, **how)
+    rows.append(dict(update=update, checkpointing=checkpointing) | parts)
+peaks = pd.DataFrame(rows)
+
+# %% tags=["hide-input"]
+columns = {"update": lambda row: row.update}
+columns |= {"activations": lambda row: "recomputed" if row.checkpointing else "kept"}
+for name in ("weights", "optimizer", "gradients", "activations", "head", "allocated"):
+    title = {"activations": "activations (GiB)", "head": "output layer"}.get(name, name)
+    columns[title] = lambda row, name=name: f"{getattr(row, name) / sizing.GIB:.2f}"
+columns |= {"peak at": lambda row: row.moment}
+show.table("peaks", peaks, columns)
+
+# %% [markdown]
 # ## The hardware note, figure by figure
 #
 # A full update keeps, a parameter, its weight, its gradient and what AdamW remembers. How many bytes that is, is a
@@ -112,7 +155,8 @@ show.table("note", sizes.note(models), columns)
 # Each verdict is a number of bytes below a card's. State is sharded by ZeRO-3 over the cards, activations are
 # recomputed, and an engine, spread over the cards, sleeps while the trainer trains. A full update takes 16 bytes a
 # parameter. *With offload*: with the optimizer, or the weights as well, in the host's memory, whose size is not
-# checked; it costs time that is not estimated here.
+# checked; it costs time that is not estimated here. Sharding, offload, a sleeping engine, QLoRA, PPO and mixtures of
+# experts are formulas alone: the measurements below are of one card and of dense models.
 
 # %%
 job = dict(rows=tier_rows, prompt=tier_prompt, completion=tier_completion, prompts=tier_prompts, group=tier_group)
