@@ -82,8 +82,8 @@ show.table("models", counted, columns)
 # width of the MLP, $L$ layers, $r$ the rank of an adapter:
 #
 # - **State.** $P (b_w + b_g + b_m + b_o)$ bytes for $P$ trained parameters: weight, gradient, master copy, moments.
-#   ZeRO {cite}`rajbhandari2020zero` divides the last two by the cards at stage 1, the gradient at 2, the weight at 3, as
-#   FSDP does. A frozen base is $2 P$, and about $0.52 P$ in its linear layers with QLoRA {cite}`dettmers2023qlora`.
+#   ZeRO {cite}`rajbhandari2020zero` divides the last two by the cards at stage 1, the gradient at 2, the weight at 3,
+#   as FSDP does. A frozen base is $2 P$, and about $0.52 P$ in its linear layers with QLoRA {cite}`dettmers2023qlora`.
 # - **Activations.** What a layer keeps for its backward pass, a token, counted as Korthikanti et al. do
 #   {cite}`korthikanti2023reducing` under bf16 autocast: $16 h + 4 q + 4 k + 8 f + 4 a + 8$ bytes with trained bf16
 #   weights, $18 h + 6 q + 4 k + 8 f + 14 r + 4 a + 8$ with LoRA. More with query-key norms, with a padding mask (keys
@@ -169,6 +169,20 @@ for n, size in sizes.CARDS:
 show.note("tier_job", f"{tier_rows} x ({tier_prompt} + {tier_completion})")
 show.note("tier_rollouts", f"{tier_prompts} x {tier_group}")
 show.table("tiers", sizes.wide(tiers), columns, csv=tiers)
+
+# %% [markdown]
+# The note's own tiers, asked of the formulas: at its 12 bytes a parameter and at 16, with these lengths and, for its
+# *long chains*, with completions of 8,192 tokens, one sequence in a micro-batch, and 8 rollouts in flight on each card:
+# over eight cards, the 64 that DeepSeekMath samples for a prompt. An engine queues what has no room in its cache.
+
+# %%
+note_tiers = sizes.note_tiers(models, **job)
+
+# %% tags=["hide-input"]
+columns = {"the note": lambda row: row.tier, "set-up": lambda row: row.what}
+columns |= {"12 bytes": lambda row: row.at_12, "16 bytes": lambda row: row.at_16}
+columns |= layouts.written_as(".1f", {"in use at 16 (GiB a card)": "used_gib"})
+show.table("note_tiers", note_tiers, columns)
 
 # %% [markdown]
 # ## Predicted against measured

@@ -68,6 +68,9 @@ def read(config: dict) -> Shape:
         value = config.get(field)
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{field}: got {value!r}; expected a whole number above 0")
+    if experts and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
+        told = config.get("mlp_only_layers") or config["decoder_sparse_step"]
+        raise ValueError(f"mlp_only_layers, decoder_sparse_step: got {told!r}; expected experts in every layer")
     heads = config["num_attention_heads"]
     return Shape(
         hidden=config["hidden_size"], intermediate=config[wanted[-1]], layers=config["num_hidden_layers"], heads=heads,

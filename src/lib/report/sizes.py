@@ -91,6 +91,29 @@ def tiers(models: dict[str, sizing.Shape], **job) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def note_tiers(models: dict[str, sizing.Shape], **job) -> pd.DataFrame:
+    """The note's tiers: `tier`, `what`, the verdicts at its 12 bytes a parameter and at 16 (`at_12`, `at_16`), and
+    `used_gib` a card at 16, as little as offloading makes it where it does not fit otherwise."""
+    long = dict(rows=1, completion=8192, prompts=1, group=8)
+    found = []
+    for tier, name, update, cards, card_gib, more in (
+        ("one card, scraping", "Qwen2.5-7B", "lora", 1, 48, {}),
+        ("entry", "Qwen2.5-7B", "lora", 2, 24, {}),
+        ("entry", "Qwen2.5-7B", "lora", 2, 48, {}),
+        ("main", "Qwen2.5-7B", "full", 4, 48, {}),
+        ("main", "Qwen2.5-7B", "full", 4, 80, {}),
+        ("main", "Qwen2.5-14B", "full", 4, 48, {}),
+        ("main", "Qwen2.5-14B", "full", 4, 80, {}),
+        ("high", "Qwen2.5-14B", "full", 8, 80, long),
+        ("high", "Llama-3.1-70B", "full", 8, 80, {}),
+        ("high", "Llama-3.1-70B", "full", 8, 80, long),
+    ):
+        at = [verdict(models[name], "grpo", update, cards, card_gib, **(job | more), states=s) for s in ("note", "16")]
+        what = f"GRPO, {name}, {update}, {cards} x {card_gib}" + (", long chains" if more else "")
+        found.append(dict(tier=tier, what=what, at_12=at[0][0], at_16=at[1][0], used_gib=at[1][1]))
+    return pd.DataFrame(found)
+
+
 def wide(found: pd.DataFrame) -> pd.DataFrame:
     """Tiers, a row a model, update and method, with a column a set of cards, such as `on_4x80`."""
     keys = ["model", "update", "method"]
