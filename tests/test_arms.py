@@ -11,6 +11,7 @@ import torch
 from datasets import Dataset
 from lean_harness import Gradients, apart, tiny_model, tokenizer
 from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from lib import clock, likelihood, runs
@@ -279,9 +280,9 @@ def test_an_unknown_saving_is_named(tmp_path):
 # In bfloat16
 
 
-def gradients(kind, dtype, pairs, pad=0):
+def gradients(kind, dtype, pairs, pad=0, make=tiny_model):
     """Gradient of a weighted sum of hidden states of ragged rows; kind: stock, or lean."""
-    model = tiny_model().to(torch.bfloat16).to(dtype)  # the same weights in both precisions
+    model = make().to(torch.bfloat16).to(dtype)  # the same weights in both precisions
     if kind == "lean":
         flat.Flat(model).use(True, head=True, pairs=pairs)
         norms.run(norms.layers(model), fused=True)
@@ -305,3 +306,19 @@ def test_in_bfloat16_no_farther_from_float32_than_stock_padded_otherwise(pairs):
     assert apart(gradients("lean", torch.float32, pairs), truth) < 1e-5
     stock = max(apart(gradients("stock", torch.bfloat16, pairs, pad), truth) for pad in (0, 37))
     assert apart(gradients("lean", torch.bfloat16, pairs), truth) < 1.1 * stock
+
+
+def tiny_llama():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, pad_token_id=61, initializer_range=0.2,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def test_another_architecture_runs_flat_too():
+    """SmolLM2's."""
+    truth = gradients("stock", torch.float32, True, make=tiny_llama)
+    assert apart(gradients("lean", torch.float32, True, make=tiny_llama), truth) < 1e-5

@@ -10,6 +10,7 @@ import lean_harness  # noqa: F401 - freezes what is imported so far
 import pandas as pd
 
 from lib.bench import arm_step
+from lib.lean.arms import DPO_SAVINGS, SFT_SAVINGS
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,8 @@ def test_a_row_a_timed_step_of_every_variant_but_the_one_that_failed(results):
     names = {(arm, name) for arm in arm_step.ARMS for name in arm_step.variants(arm, [2, 4], False)}
     assert counts == dict.fromkeys([k for k in names if k != ("sft", "+norms")], [2, 3])
     assert notes["failed"] == {"sft +norms": "MemoryError: no room"}
+    used = {arm: set(notes["variants"][f"{arm} +mode"]["savings_used"]) for arm in arm_step.ARMS}
+    assert used == {"sft": set(SFT_SAVINGS), "dpo": set(DPO_SAVINGS)}  # in bfloat16 none is off, and no check failed
     assert notes["variants"]["dpo +reference"]["savings_used"] == ["instruction", "padding", "prompt", "reference"]
     assert notes["variants"]["sft bf16"]["trainer"] == "SFTTrainer" and "trl" in notes["versions"]
 

@@ -29,7 +29,7 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from lib import data, decode
 from lib.bench import cases as bench_cases
 from lib.bench.seats import Results, Seat, adapter, now, progress
-from lib.lean.arms import DPO_SAVINGS, SFT_SAVINGS, Lean, LeanDPOTrainer, LeanSFTTrainer
+from lib.lean.arms import DPO_SAVINGS, OPTIONAL, SFT_SAVINGS, Lean, LeanDPOTrainer, LeanSFTTrainer
 from lib.paths import RESULTS
 
 ARMS = {"sft": (SFTTrainer, SFTConfig, LeanSFTTrainer), "dpo": (DPOTrainer, DPOConfig, LeanDPOTrainer)}
@@ -149,6 +149,7 @@ class Bench:
         if hasattr(seat, "trainer"):
             seat.close()
         del seat
+        torch.compiler.reset()  # compiled code holds on to its model
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -189,10 +190,10 @@ class Bench:
         with torch.no_grad():
             for p, value in zip(adapter(trainer), self.weights[arm], strict=True):
                 p.copy_(value)
-        found = self.gradients.setdefault(arm, {})
-        found[name] = gradient(trainer, self.arguments.batches[0])
+        found, n = self.gradients.setdefault(arm, {}), min(8, *self.arguments.batches)  # there is no checkpointing yet
+        found[name] = gradient(trainer, n)
         if name == "bf16":
-            found["bf16 padded otherwise"] = gradient(trainer, self.arguments.batches[0], padding=64)
+            found["bf16 padded otherwise"] = gradient(trainer, n, padding=64)
         if "bf16" in found:
             stock = found["bf16"]
             cosine = {n: torch.cosine_similarity(g, stock, dim=0).item() for n, g in found.items()}
@@ -255,7 +256,9 @@ def main(argv=None) -> None:
     told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as work:
-        bench = Bench(arguments, Results(arguments.out, "arm_step", arguments.case, told), Path(work))
+        results = Results(arguments.out, "arm_step", arguments.case, told)
+        results.session["facts"]["savings"] = DPO_SAVINGS | OPTIONAL  # in words; SFT's are among them
+        bench = Bench(arguments, results, Path(work))
         for arm in arguments.arms:
             for name, settings in variants(arm, arguments.batches, not arguments.uncompiled).items():
                 if bench.left() > 0:

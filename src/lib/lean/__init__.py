@@ -1,1 +1,1 @@
-"""GRPO with TRL's gradient for less: the trainer and what it is made of."""
+"""GRPO, SFT and DPO with TRL's gradient for less: the trainers and what they are made of."""

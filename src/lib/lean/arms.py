@@ -12,28 +12,17 @@ from trl.trainer.dpo_trainer import DataCollatorForPreference
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from lib.lean import adapters, flat, modules, norms
+from lib.lean.modules import OPTIONAL
 
 SFT_SAVINGS = {
     "padding": "no padded position is computed, and attention needs no mask (lib.lean.flat)",
     "instruction": "what all rows of a batch begin with is computed once",
-    "casts": "LoRA inputs are not cast to float32 and back",
-    "lora": "a LoRA layer runs as one product (lib.lean.adapters)",
-    "norms": "RMS normalisation runs as one operation (lib.lean.norms)",
-    "mode": "the model is put into training mode when it is not in it, not at every micro-batch",
-}
+} | modules.SAVINGS
 DPO_SAVINGS = SFT_SAVINGS | {
     "prompt": "what a pair begins with, the prompt and maybe more, is computed once",
     "reference": "the reference scores each pair once, before training, not once an epoch",
 }
-FORWARD = {
-    "padding",
-    "instruction",
-    "prompt",
-    "lora",
-    "norms",
-    "compile",
-}  # those that compute the forward pass otherwise
-OPTIONAL = {"compile": "decoder layers are compiled: the first steps take a minute, rounding differs"}
+FORWARD = {"padding", "instruction", "prompt"} | modules.FORWARD  # those that compute the forward pass otherwise
 
 
 class Lean:

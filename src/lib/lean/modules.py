@@ -7,6 +7,15 @@ import torch
 
 from lib.lean import adapters, norms
 
+SAVINGS = {
+    "casts": "LoRA inputs are not cast to float32 and back",
+    "lora": "a LoRA layer runs as one product (lib.lean.adapters)",
+    "norms": "RMS normalisation runs as one operation (lib.lean.norms)",
+    "mode": "the model is put into training mode when it is not in it, not at every micro-batch",
+}
+OPTIONAL = {"compile": "decoder layers are compiled: the first steps take a minute, rounding differs"}
+FORWARD = {"lora", "norms", "compile"}  # those that compute the forward pass otherwise
+
 
 def use(model, normalisations: list, savings) -> None:
     """Run the modules of this model as these savings say; an empty set puts them back as PEFT made them.

@@ -15,6 +15,7 @@ from trl import GRPOTrainer
 
 from lib.lean import adapters, engine, modules, norms, packed
 from lib.lean.micro_batches import RESHAPE, SCALES, MicroBatches
+from lib.lean.modules import OPTIONAL
 
 SAVINGS = {
     "drop": "rows whose advantage is exactly 0 are not forwarded; AdamW still steps, on zeros if none is left",
@@ -23,17 +24,12 @@ SAVINGS = {
     "pack": "micro-batches are filled by positions, not by rows",
     "trim": "padding that no row of a micro-batch needs is cut off",
     "checkpoint": "no recomputation in the backward pass, where a probe says that its memory is there",
-    "casts": "LoRA inputs are not cast to float32 and back",
-    "lora": "a LoRA layer runs as one product (lib.lean.adapters)",
-    "norms": "RMS normalisation runs as one operation (lib.lean.norms)",
     "sync": "the engine gets what changed, in one call, and nothing is merged into the base",
     "tokens": "a prompt is tokenised once, not once a rollout and step",
     "rows": "the rows of a generation are read from the data set once, not at every micro-batch",
-    "mode": "the model is put into training mode when it is not in it, not at every micro-batch",
     "rollouts": "the engine is asked once a prompt, and its text, which nobody reads, is not decoded",
-}
-FORWARD = {"prefix", "lora", "norms", "compile"}  # those that compute the forward pass otherwise
-OPTIONAL = {"compile": "decoder layers are compiled: the first steps take a minute, rounding differs"}
+} | modules.SAVINGS
+FORWARD = {"prefix"} | modules.FORWARD  # those that compute the forward pass otherwise
 
 
 class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
