@@ -227,17 +227,18 @@ show.table("memory", compared, columns)
 # %% [markdown]
 # ## Seconds of a GRPO step
 #
-# A step is a sum of terms: arithmetic of the passes, layers launched in each micro-batch, decoding layer by layer and
-# reading the weights for each token, weights sent to the engine, and what is fixed. The amounts follow from shape and
-# lengths; `lib.report.steptime` has the formulas. What a unit costs is fitted on some cases of the bench of whole steps
-# and scored on the others; which are which was fixed before they were measured.
+# A step is a sum of terms: arithmetic of the passes, casts around an adapter, layers launched in each micro-batch,
+# decoding layer by layer and reading the weights for each token, weights sent to the engine, and what is fixed for each
+# trainer. The amounts follow from shape and lengths; `lib.report.steptime` has the formulas. What a unit costs is
+# fitted on some cases of the bench of whole steps and scored on the others; which are which was fixed before they were
+# measured. The sync's rate alone is read off its timer.
 
 # %%
 from lib.report import benches, steptime
 
 steps, notes = benches.grpo_step()
 cells = steptime.cells(steps, notes, models)
-rates = steptime.fit(cells)
+rates = steptime.fit(cells, steptime.sync_rate(steps))
 timed = None if rates is None else steptime.scored(cells, rates)
 print(steptime.told(timed))
 

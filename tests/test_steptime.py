@@ -11,7 +11,7 @@ SMALL = sizing.read(dict(
     num_key_value_heads=1, head_dim=2, vocab_size=5, tie_word_embeddings=True,
 ))  # fmt: skip
 MODELS = sizing.models()
-RATES = {"arithmetic": 3.0, "layer": 2e-3, "decode": 1.5e-4, "sync": 1e-3, "fixed": 0.2}
+RATES = {"arithmetic": 3.0, "casts": 2.0, "layer": 2e-3, "decode": 1.5e-4, "stock": 0.3, "fixed": 0.2, "sync": 1e-3}
 
 
 def test_work_of_a_step_by_hand():
@@ -21,7 +21,9 @@ def test_work_of_a_step_by_hand():
     # a position: 2 x 120 weights of linear layers, and 2 x 4 x 8 of attention, ten of them in four passes (without
     # gradient, with, recomputed, backward); the head, 2 x 5 x 4 a token: three times forward, once backward
     assert work["arithmetic"] * flops == pytest.approx(4 * 10 * (240 + 64) + 4 * 4 * 2 * 5 * 4)
-    assert work["layer"] == 2 * (1 + 1 + 2 + 1) and work["decode"] == 3 and work["sync"] == 13
+    # ten positions in four passes, inputs of 5 x 4 + 4 + 6 entries, read and written as 2 and 4 bytes and back
+    assert work["casts"] * bytes_a_second == pytest.approx(4 * 10 * 30 * 12)
+    assert work["layer"] == 2 * (1 + 1 + 2 + 1) and work["decode"] == 3 and work["sync"] == 13 and work["stock"] == 1
     # each of three decoding steps reads 156 weights of 2 bytes, and 8 bytes a token of six rows of eight
     assert work["read"] * bytes_a_second == pytest.approx(3 * (312 + 6 * 8 * 8))
 
@@ -54,8 +56,8 @@ def measured(cases, wrong=1.0):
 
 
 def test_rates_are_found_again_and_scored_on_the_other_cases():
-    cells = measured({"a": (330, 40, False), "b": (120, 250, False), "c": (40, 330, True)}, wrong=1.25)
-    rates = steptime.fit(cells)
+    cells = measured({"a": (330, 40, False), "b": (250, 500, False), "c": (40, 330, True)}, wrong=1.25)
+    rates = steptime.fit(cells, sync=1e-3)
     assert rates == pytest.approx(RATES, rel=1e-6)
     scored = steptime.scored(cells, rates)
     assert scored.loc[scored["held"], "error"].tolist() == pytest.approx([-0.2] * 4)

@@ -25,11 +25,14 @@ GPUS = {
 MEASURED_ON = "H200"
 RATES = {
     "arithmetic": "seconds a second of arithmetic at the datasheet's rate (the inverse of utilisation)",
+    "casts": "seconds a second of memory traffic by the datasheet, of casting an adapter's inputs (stock alone)",
     "layer": "seconds of a layer's forward pass in one micro-batch, however small",
     "decode": "seconds of a layer in one step of decoding, beside reading its weights",
-    "sync": "seconds of one weight sent to the engine by a call of its own",
-    "fixed": "seconds of a step beside these",
+    "stock": "seconds of a step that stock spends beside its passes and the sync",
+    "fixed": "seconds of a step beside all these",
+    "sync": "seconds of one weight sent to the engine by a call of its own (stock); from timed phases, not fitted",
 }
+FITTED_RATES = [rate for rate in RATES if rate != "sync"]
 
 
 def positions(prompts: int, group: int, prompt: float, completion: float, dead: float, lean: bool) -> float:
@@ -56,6 +59,7 @@ def terms(
     p, (flops, bytes_a_second) = sizing.parameters(s), GPUS[gpu]
     width = s.heads * s.head_dim
     experts_idle = p["total"] - p["active"]
+    inputs = 5 * s.hidden + width + s.intermediate * s.experts_used  # entries cast to float32 and back: 12 bytes moved
     a_position = 2 * (p["linear"] - experts_idle) + 2 * s.layers * width * context
     passes = 1 + (2 if full else 1) + checkpointing  # forward, backward, recomputed
     forwarded = (nograd + passes * grad) * a_position
@@ -65,21 +69,24 @@ def terms(
     launched = micro_batches * ((nograd > 0) + 1 + 2 + checkpointing) * (grad > 0)
     return {
         "arithmetic": forwarded / flops,
+        "casts": 0.0 if lean or full else (nograd + passes * grad) * s.layers * inputs * 12 / bytes_a_second,
         "layer": launched * s.layers,
         "decode": decode * s.layers,
-        "sync": 0.0 if lean else each * s.layers + 2,
+        "stock": 0.0 if lean else 1.0,
         "fixed": 1.0,
+        "sync": 0.0 if lean else each * s.layers + 2,
         "read": decode * (2 * p["active"] + cache) / bytes_a_second,
     }
 
 
 def seconds(work: dict[str, float], rates: dict[str, float]) -> dict[str, float]:
-    """Seconds of `training` (arithmetic, layers), `generation` (decoding, reading), `sync`, `fixed`; `step` is all."""
+    """Seconds by part: `training` (arithmetic, casts, layers), `generation` (decoding, reading), `sync`, `fixed`
+    (stock's own included), and all of them, `step`."""
     parts = {
-        "training": work["arithmetic"] * rates["arithmetic"] + work["layer"] * rates["layer"],
+        "training": sum(work[term] * rates[term] for term in ("arithmetic", "casts", "layer")),
         "generation": work["decode"] * rates["decode"] + work["read"],
         "sync": work["sync"] * rates["sync"],
-        "fixed": work["fixed"] * rates["fixed"],
+        "fixed": work["fixed"] * rates["fixed"] + work["stock"] * rates["stock"],
     }
     return parts | {"step": sum(parts.values())}
 
@@ -111,19 +118,30 @@ def cells(rows: pd.DataFrame, sessions: list[dict], models: dict[str, sizing.Sha
     return pd.DataFrame(found)
 
 
-def fit(own: pd.DataFrame) -> dict[str, float] | None:
-    """RATES by least squares of relative errors, none below 0, on the cells that are not held out.
+def sync_rate(rows: pd.DataFrame) -> float:
+    """RATES's `sync` from the bench's timed phases of stock at the published case; 0 where none were timed, and the
+    sync is then part of `stock`."""
+    parts = benches.part_seconds(rows)
+    own = parts[(parts["case"] == benches.PUBLISHED) & (parts["variant"] == "stock")]
+    seconds = own.loc[own["part"] == "weight sync to the engine", "seconds"].mean()
+    published = sizing.read({"model_type": "qwen3"} | CASES[benches.PUBLISHED]["shape"])
+    return 0.0 if pd.isna(seconds) else float(seconds) / (11 * published.layers + 2)
+
+
+def fit(own: pd.DataFrame, sync: float = 0.0) -> dict[str, float] | None:
+    """RATES by least squares of relative errors, none below 0, on the cells that are not held out. sync: its rate.
 
     None where fewer than two cases of FITTED were measured: with one, decoding cannot be told from what is fixed.
     """
     own = own[~own["held"]] if len(own) else own
     if own.empty or own["case"].nunique() < 2:
         return None
-    work = own[list(RATES)].to_numpy(float) / own[["seconds"]].to_numpy(float)
+    known_s = own["read"] + own["sync"] * sync
+    work = own[FITTED_RATES].to_numpy(float) / own[["seconds"]].to_numpy(float)
     scale = np.abs(work).max(axis=0)
     scale[scale == 0] = 1.0
-    best, _ = nnls(work / scale, 1 - own["read"].to_numpy(float) / own["seconds"].to_numpy(float))
-    return dict(zip(RATES, map(float, best / scale), strict=True))
+    best, _ = nnls(work / scale, 1 - (known_s / own["seconds"]).to_numpy(float))
+    return dict(zip(FITTED_RATES, map(float, best / scale), strict=True)) | {"sync": sync}
 
 
 def scored(own: pd.DataFrame, rates: dict[str, float]) -> pd.DataFrame:
