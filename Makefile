@@ -59,7 +59,7 @@ EXECUTE = $(PY) -m lib.build.execute --profile $(PROFILE) --out $@
 .DELETE_ON_ERROR:
 .SECONDARY:
 .DEFAULT_GOAL := help
-.PHONY: help book test base record verify replay trial variant variant_check serve clean 00_setup 01_sft 02_dpo 03_grpo 04_compare FORCE
+.PHONY: help book test base record verify replay trial variant variant_check serve clean 00_setup 01_sft 02_dpo 03_grpo 04_compare 05_sizing FORCE
 
 help:                    ## this list
 	@sed -n 's/^\([a-z0-9_]*\):.*##\(@\?\) \(.*\)/  make \1\t\3/p' Makefile | expand -t 20
@@ -87,7 +87,7 @@ $(VENV)/.ready-%: pyproject.toml | $(VENV)/bin/python
 
 # Stamps: files that get newer only when what they hold changed; PPID is this make, of which two may run.
 update = if cmp -s $@.$$PPID.new $@; then rm $@.$$PPID.new; else mv $@.$$PPID.new $@; fi
-USED = $(wildcard $(patsubst %.ipynb,%.used,$(EXECUTED) $(NB)/04_compare.ipynb))
+USED = $(wildcard $(patsubst %.ipynb,%.used,$(EXECUTED) $(NB)/04_compare.ipynb $(NB)/05_sizing.ipynb))
 
 # TRAIN and the recorded runs; newer, too, when a record behind an executed notebook changed or vanished
 $(SETTINGS): FORCE
@@ -114,13 +114,16 @@ $(NB)/03_grpo-s%.ipynb: notebooks/03_grpo.py $(NB)/01_sft-s%.ipynb $(COMMON) | $
 $(NB)/04_compare.ipynb: notebooks/04_compare.py $(EXECUTED) $(NB)/.seeds $(wildcard book/*.yaml) \
   $(wildcard book/results/$(PROFILE)/*.csv runs/$(PROFILE)/*/record/run.json) $(COMMON) | $(READY)
 	@$(EXECUTE) 04_compare --seeds $(SEEDS)
+$(NB)/05_sizing.ipynb: notebooks/05_sizing.py $(EXECUTED) $(NB)/.seeds $(wildcard book/*.yaml book/*.csv) \
+  $(wildcard book/results/bench/*.parquet) $(COMMON) | $(READY)
+	@$(EXECUTE) 05_sizing --seeds $(SEEDS)
 
 -include $(wildcard $(NB)/*.d)   # the modules of src/lib that each notebook imports
 
 00_setup: $(NB)/00_setup.ipynb   ## one stage with what it needs, such as `make 02_dpo SEED=1`
 01_sft 02_dpo 03_grpo: %: $(NB)/%-s$(FIRST_SEED).ipynb
-04_compare: $(NB)/04_compare.ipynb
-00_setup 01_sft 02_dpo 03_grpo 04_compare:
+04_compare 05_sizing: %: $(NB)/%.ipynb
+00_setup 01_sft 02_dpo 03_grpo 04_compare 05_sizing:
 	@echo "Executed: $<"
 
 # ---------------------------------------------------------------- the book
@@ -133,7 +136,7 @@ _build/.asked: FORCE
 	@echo "$(PROFILE) $(SEEDS) $(PAGES)" > $@.$$PPID.new
 	@$(update)
 
-_build/html/index.html: $(NB)/04_compare.ipynb $(EXECUTED) $(PAGES) src/lib/build/publish.py src/lib/build/pages.py src/lib/build/mathml.py _build/.asked | $(READY)
+_build/html/index.html: $(NB)/04_compare.ipynb $(NB)/05_sizing.ipynb $(EXECUTED) $(PAGES) src/lib/build/publish.py src/lib/build/pages.py src/lib/build/mathml.py _build/.asked | $(READY)
 	@$(PY) -m lib.build.publish --profile $(PROFILE) --seeds $(SEEDS)
 
 serve:                   ## the built book on http://localhost:8000

@@ -35,9 +35,9 @@ sft,0,sft_learning_rate,0.002,dev,200,170,171,11.5,Fake CPU,abc,2
 """
 
 
-def execute(runs, **parameters):
-    """Texts and HTML that 04_compare glues, by key, reading the runs in `runs`, and trials in `runs`/results."""
-    notebook = jupytext.read(NOTEBOOKS / "04_compare.py")
+def execute(runs, stage="04_compare", **parameters):
+    """Texts and HTML that a notebook glues, by key, reading the runs in `runs`, and trials in `runs`/results."""
+    notebook = jupytext.read(NOTEBOOKS / f"{stage}.py")
     at = next(i for i, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", []))
     lines = [f"{name} = {value!r}" for name, value in ({"profile": "fake"} | parameters).items()]
     lines += ["import sys", f"sys.path.insert(0, {str(ROOT / 'src')!r})"]

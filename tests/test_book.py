@@ -1,4 +1,4 @@
-"""The Makefile and the book, end to end, on a small project: five tiny notebooks, three pages, one recorded run."""
+"""The Makefile and the book, end to end, on a small project: six tiny notebooks, three pages, one recorded run."""
 
 import json
 import os
@@ -86,6 +86,7 @@ def project(tmp_path_factory, write_notebook_in):
     for stage in ("01_sft", "02_dpo", "03_grpo"):
         write(notebooks, stage, SEEDED, f"print('{stage}', seed)")
     write(notebooks, "04_compare", 'profile: str = "p"\nseeds: list = []', GLUE, "print(seeds)")
+    write(notebooks, "05_sizing", 'profile: str = "p"\nseeds: list = []', "print('sizes', seeds)")
     (notebooks / "profiles").mkdir()
     (notebooks / "profiles" / "p.yaml").write_text("seeds: [3]\n")
     recorded = root / "book" / "results" / "p" / "setup"
@@ -93,7 +94,7 @@ def project(tmp_path_factory, write_notebook_in):
     (recorded / "run.json").write_text(json.dumps(RUN))
     (recorded / "value.txt").write_text("111\n")
 
-    stages = ["00_setup", "01_sft", "02_dpo", "03_grpo", "04_compare"]
+    stages = ["00_setup", "01_sft", "02_dpo", "03_grpo", "04_compare", "05_sizing"]
     toc = {
         "format": "jb-book",
         "root": "intro",
@@ -114,7 +115,7 @@ def project(tmp_path_factory, write_notebook_in):
 
 
 def test_first_build(project):
-    assert executed(project.first) == ["00_setup", "01_sft", "02_dpo", "03_grpo", "04_compare"]
+    assert executed(project.first) == ["00_setup", "01_sft", "02_dpo", "03_grpo", "04_compare", "05_sizing"]
     assert (
         "_build/html/index.html" in project.first
         and "recorded: book/results/p/setup; A processor, 2026-01-02" in project.first

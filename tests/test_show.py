@@ -101,8 +101,8 @@ def test_a_figure_has_its_texts_and_says_so_where_it_has_no_rows(glued):
     assert "none" in glued["figure_f"].data
 
 
-def test_every_caption_is_of_a_table_or_figure_that_the_notebook_makes():
-    source = (NOTEBOOKS / "04_compare.py").read_text()
+def test_every_caption_is_of_a_table_or_figure_that_a_notebook_makes():
+    source = "".join((NOTEBOOKS / f"{stage}.py").read_text() for stage in ("04_compare", "05_sizing"))
     tables, figures, absent = (set(show.words()[part]) for part in ("tables", "figures", "absent"))
     assert set(re.findall(r'show\.table\(\s*"(\w+)"', source)) == {t for t in tables if not t.startswith("findings_")}
     assert set(re.findall(r'show\.figure\(\s*"(\w+)"', source)) == figures

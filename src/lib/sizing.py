@@ -7,6 +7,7 @@ convert. What a trainer keeps was read off its code (TRL 1.16, PyTorch's SDPA, b
 
 from typing import NamedTuple
 
+import numpy as np
 import yaml
 
 from lib.paths import BOOK
@@ -25,6 +26,7 @@ STATES = {
 NF4 = 0.5 + 0.127 / 8  # bytes a weight in QLoRA: 4 bits and, quantised twice, 0.127 bits of scales (arXiv:2305.14314)
 METHODS, UPDATES = ("sft", "dpo", "grpo", "ppo"), ("full", "lora", "qlora")
 PLACES = ("none", "colocated", "sleep", "separate")
+MOVING = ("gradients", "activations", "head", "casts")
 HEAD_ROWS, HEAD_COLUMNS = 4096, 32768  # tile of TRL's fused LM head: tokens x entries of the vocabulary
 # Before any measurement. activation: factor on what is kept for the backward pass and used in it; overhead: GiB
 # allocated beside every term (matrix-product workspaces); reserved: the allocator's pool over what it handed out;
@@ -66,6 +68,9 @@ def read(config: dict) -> Shape:
         value = config.get(field)
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{field}: got {value!r}; expected a whole number above 0")
+    if experts and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
+        told = config.get("mlp_only_layers") or config["decoder_sparse_step"]
+        raise ValueError(f"mlp_only_layers, decoder_sparse_step: got {told!r}; expected experts in every layer")
     heads = config["num_attention_heads"]
     return Shape(
         hidden=config["hidden_size"], intermediate=config[wanted[-1]], layers=config["num_hidden_layers"], heads=heads,
@@ -157,7 +162,7 @@ def head_bytes(s: Shape, trained: bool, wide: bool, tokens: int, scored: int) ->
     """
     size = 4 if wide else 2
     kept = tokens * s.hidden * (4 + size + (size if trained else 0)) + scored * s.hidden * size
-    tile = 2 * min(scored, HEAD_ROWS) * min(HEAD_COLUMNS, s.vocabulary)
+    tile = 2 * np.minimum(scored, HEAD_ROWS) * min(HEAD_COLUMNS, s.vocabulary)
     cast = 0 if wide else 2
     used = scored * s.hidden * (4 + cast) + tokens * s.hidden * size + tile
     used += s.vocabulary * s.hidden * (4 + cast) if trained else 0
@@ -188,23 +193,23 @@ def batch(method: str, rows: int, prompt: int, completion: int, group: int = 1, 
     return positions, (positions - rows if method == "sft" else rows * completion), longest
 
 
-def training(
+def moments(
     s: Shape, method: str, update: str, positions: int, scored: int, longest: int, *, states: str = "bfloat16",
     checkpointing: bool = True, masked: bool = True, rank: int = 16, accumulate: bool = False,
-    reference: str | None = None, reward_model: Shape | None = None, critic: Shape | None = None, cards: int = 1,
-    zero: int = 0, offload: str = "none", constants: dict = CONSTANTS,
-) -> dict[str, float]:  # fmt: skip
-    """Bytes a card in training at the moment of its peak: each part, `allocated` (their sum), and `moment`, its name.
+    reference: str | None = None, reward_model: Shape | None = None, cards: int = 1, zero: int = 0,
+    offload: str = "none", constants: dict = CONSTANTS,
+) -> tuple[dict[str, float], dict[str, tuple]]:  # fmt: skip
+    """Bytes a card in training: the parts that stay, and those that move (MOVING) at each moment that may be the peak.
 
     states: bytes a trained parameter, a key of STATES; for LoRA and QLoRA the type of the frozen base ("float32", else
     2 bytes), while the adapter takes 16 bytes a parameter. positions, scored, longest: of a micro-batch on this card
     (`batch`). masked: rows of unlike length, so attention gets a mask. accumulate: gradients of an earlier micro-batch
     are there during the forward pass. reference: "copy" (of the weights), "shared" (the adapter switched off), "none";
     by default, with DPO and PPO, a copy for a full update and shared for an adapter; none with SFT and GRPO (beta 0).
-    critic: PPO's, by default of the policy's shape, trained in the same way, its activations kept at the same time.
     zero: 1 shards master and moments over `cards`, 2 gradients too, 3 (FSDP) every weight too, one layer gathered at a
     time (arXiv:1910.02054). offload: "optimizer" keeps master and moments in the host's memory, "all" the weights too.
 
+    positions, scored and longest may be expressions (lib.report.expressions): nothing here branches on them.
     The moments: `forward` (everything kept; DPO's reference pass runs then), `head` (its backward), `last layer` and
     `first layer` (their backward; gradients grow as activations go), `end`. Raises ValueError for an unknown setting.
     """
@@ -247,42 +252,54 @@ def training(
     before = gradients if accumulate else 0.0
     tied, stay = full and s.tied, 0 if checkpointing else casts
     first = gradients if tied else gradients - head_gradient  # when the first layer's backward runs
-    moving = {  # (gradients, activations, head, casts)
+    moving = {
         "forward": (before, kept + (passing if method == "dpo" else used / 2), head_kept, casts if full else stay),
         "head": (before, kept, head_kept + head_used, stay),
         "last layer": (max(before, head_gradient), kept + used + (layer if checkpointing else 0), 0.0, stay),
         "first layer": (max(before, first), layer + used, 0.0, 0.0),
         "end": (gradients + (head_gradient if tied else 0.0), 0.0, 0.0, 0.0),  # both gradients of a tied embedding
     }
-    moment = max(moving, key=lambda name: sum(moving[name]))
-    parts |= dict(zip(("gradients", "activations", "head", "casts"), moving[moment], strict=True))
     parts["gathered layer"] = gathered
-    if method == "ppo":
-        own = training(
-            critic or s, "sft", update, positions, scored, longest, states=states, checkpointing=checkpointing,
-            masked=masked, rank=rank, accumulate=accumulate, cards=cards, zero=zero, offload=offload,
-            constants=constants | {"overhead": 0.0},
-        )  # fmt: skip
-        parts["critic"] = own["allocated"]
     parts["overhead"] = constants["overhead"] * GIB
+    return parts, moving
+
+
+def training(
+    s: Shape, method: str, update: str, positions: int, scored: int, longest: int, critic: Shape | None = None, **how
+) -> dict:  # fmt: skip
+    """Bytes a card in training at the moment of its peak: each part, `allocated` (their sum), and `moment`, its name.
+
+    Arguments of `moments`. critic: PPO's, by default of the policy's shape; trained in the same way, it is the part
+    `critic`, at its own peak, its activations kept at the same time.
+    """
+    parts, moving = moments(s, method, update, positions, scored, longest, **how)
+    moment = max(moving, key=lambda name: sum(moving[name]))
+    parts |= dict(zip(MOVING, moving[moment], strict=True))
+    if method == "ppo":
+        own = {k: v for k, v in how.items() if k not in ("reference", "reward_model")}
+        own["constants"] = how.get("constants", CONSTANTS) | {"overhead": 0.0}
+        parts["critic"] = training(critic or s, "sft", update, positions, scored, longest, **own)["allocated"]
     return parts | {"allocated": sum(parts.values()), "moment": moment}
 
 
-def in_use(trained: dict, s: Shape, place: str = "none", kv: float = 0.0, share: float | None = None,
-           card: float = 0.0, constants: dict = CONSTANTS) -> float:  # fmt: skip
+def in_use(
+    trained: dict, s: Shape, place: str = "none", kv: float = 0.0, share: float | None = None, card: float = 0.0,
+    cards: int = 1, constants: dict = CONSTANTS,
+) -> float:  # fmt: skip
     """Bytes that NVML reports on a training card at its fullest: this, and not `allocated`, decides what fits.
 
-    The allocator's pool (`reserved` x allocated) and the context, and of the rollouts, 2 bytes a weight and the cache
-    `kv`, by place: "colocated" beside the training; "sleep" in turn with it, weights and optimizer staying; "separate"
-    (or "none") on other cards. share: of the `card`'s bytes, vLLM's `gpu_memory_utilization`, taken instead.
+    The allocator's pool (`reserved` x allocated) and the context, and of the rollouts, 2 bytes a weight over `cards`
+    (tensor parallel) and this card's part of the cache, `kv`, by place: "colocated" beside the training; "sleep" in
+    turn with it, weights and optimizer staying; "separate" (or "none") on other cards. share: of the `card`'s bytes,
+    vLLM's `gpu_memory_utilization`, taken instead.
     """
     if place not in PLACES:
         raise ValueError(f"place: got {place!r}; expected one of {list(PLACES)}")
-    rollout = share * card if share else parameters(s)["total"] * 2 + kv
+    rollout = share * card if share else parameters(s)["total"] * 2 / cards + kv
     pool, context = constants["reserved"] * trained["allocated"], constants["context"] * GIB
     if place == "colocated":
         return pool + rollout + context
     if place == "sleep":
         resident = sum(trained[k] for k in ("weights", "optimizer", "reference", "reward model", "overhead"))
-        return max(pool, constants["reserved"] * resident + rollout) + context
+        return np.maximum(pool, constants["reserved"] * resident + rollout) + context
     return pool + context

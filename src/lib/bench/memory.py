@@ -98,7 +98,7 @@ def lengths(c: dict) -> list[tuple[int, int]]:
             for i in range(c["rows"])]  # fmt: skip
 
 
-def predict(c: dict, shape: sizing.Shape) -> dict[str, float]:
+def predict(c: dict, shape: sizing.Shape, constants: dict = sizing.CONSTANTS) -> dict[str, float]:
     """{predicted_gib, predicted_nvml_gib, moment} of a configuration, by the formulas of lib.sizing."""
     positions, scored, longest = sizing.batch(c["method"], c["rows"], c["prompt"], c["completion"])
     of_rows = lengths(c)
@@ -106,10 +106,12 @@ def predict(c: dict, shape: sizing.Shape) -> dict[str, float]:
     trained = sizing.training(
         shape, c["method"], c["update"], positions, min(scored, real), longest, states=c["weights"], rank=RANK,
         checkpointing=c["checkpointing"], masked=c["ragged"], accumulate=c["accumulate"] > 1,
+        constants=constants,
     )  # fmt: skip
     engine = (c["engine_share"] or 0) * CARD_GIB * sizing.GIB
     place = "colocated" if engine else "none"
-    used = sizing.in_use(trained, shape, place, share=c["engine_share"], card=CARD_GIB * sizing.GIB)
+    card = CARD_GIB * sizing.GIB
+    used = sizing.in_use(trained, shape, place, share=c["engine_share"], card=card, constants=constants)
     return dict(
         predicted_gib=(trained["allocated"] + engine) / sizing.GIB, predicted_nvml_gib=used / sizing.GIB,
         moment=trained["moment"],

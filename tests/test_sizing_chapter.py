@@ -1,0 +1,111 @@
+"""The sizing chapter, executed: without any bench, and with benches made up so that formulas and rates are exact."""
+
+import json
+from types import SimpleNamespace
+
+import fake_records
+import pandas as pd
+import pytest
+from test_articles import cells, execute
+
+from lib import sizing
+from lib.bench import memory
+from lib.bench.cases import CASES
+from lib.report import steptime
+
+MODELS = sizing.models()
+CONSTANTS = {"activation": 1.2, "overhead": 0.4, "reserved": 1.1, "context": 0.9}
+RATES = {"arithmetic": 3.0, "casts": 2.0, "layer": 2e-3, "decode": 1.5e-4, "stock": 0.3, "fixed": 0.2, "sync": 1e-3}
+SESSION = "2026-01-01T00:00:00+00:00"
+DEVICE = {"kind": "cuda", "name": "NVIDIA H200", "count": 1}
+
+
+def write_memory(bench):
+    """Every configuration measured as CONSTANTS say, but one, which did not fit."""
+    rows = []
+    for number, (name, c) in enumerate(memory.configurations().items()):
+        said = memory.predict(c, MODELS[c["model"]], CONSTANTS)
+        failed = number == 23
+        row = {"session": SESSION, "configuration": name} | c | memory.predict(c, MODELS[c["model"]])
+        row |= {"measured_gib": None if failed else said["predicted_gib"]}
+        row |= {"nvml_gib": None if failed else said["predicted_nvml_gib"]}
+        rows.append(row | {"failed": "OutOfMemoryError: CUDA out of memory" if failed else None})
+    pd.DataFrame(rows).to_parquet(bench / "memory.parquet", index=False)
+    (bench / "memory.json").write_text(json.dumps([{"session": SESSION, "device": DEVICE}]))
+
+
+def write_steps(bench):
+    """Two cases that are fitted and two that are held out, in seconds that RATES make."""
+    rows = []
+    for case in ("published-1.7b", "ratio-8-1", "ratio-1-8", "smollm2"):
+        known = CASES[case]
+        size, completion = known["prompts"] * known["group"], known["completion_tokens"] / 1.45
+        prompt = sum(known["prompt_tokens"]) / 2
+        for variant, dead in (("stock", 0.0), ("lean", 0.0), ("lean", 0.5), ("lean", 1.0)):
+            grad = steptime.positions(known["prompts"], known["group"], prompt, completion, dead, variant == "lean")
+            row = dict(session=SESSION, case=case, variant=variant, part="wall", dead_share=dead, wall_s=1.0)
+            row |= dict(completion_tokens=size * completion, positions_grad=grad or None, tokens=0)
+            rows.append(row | dict(positions_nograd=grad if variant == "stock" else None))
+    stock = dict(trainer="GRPOTrainer", per_device_train_batch_size=16, gradient_checkpointing=True)
+    notes = [{
+        "session": SESSION, "case": "published-1.7b", "arguments": {"data": None}, "device": DEVICE, "failed": {},
+        "facts": {}, "versions": {}, "variants": {"stock": stock, "lean": stock | {"trainer": "LeanGRPOTrainer"}},
+    }]  # fmt: skip
+    found = steptime.cells(pd.DataFrame(rows), notes, MODELS)
+    seconds = steptime.scored(found, RATES).set_index(["case", "variant", "dead_share"])["predicted"]
+    rows = [row | {"wall_s": seconds[row["case"], row["variant"], row["dead_share"]]} for row in rows]
+    timed = dict(session=SESSION, case="published-1.7b", variant="stock", part="phases", dead_share=0.0, timed_s=1.0)
+    rows.append(timed | {"weight_sync": RATES["sync"] * 310})  # the weights of 28 layers, 11 each, and two
+    pd.DataFrame(rows).to_parquet(bench / "grpo_step.parquet", index=False)
+    (bench / "grpo_step.json").write_text(json.dumps(notes))
+
+
+@pytest.fixture(scope="module")
+def chapters(tmp_path_factory):
+    """What the chapter glues without and with benches."""
+    found = []
+    for benches in (False, True):
+        folder = tmp_path_factory.mktemp("study")
+        fake_records.write(folder)
+        bench = folder / "results" / "bench"
+        bench.mkdir(parents=True)
+        if benches:
+            write_memory(bench)
+            write_steps(bench)
+        found.append(execute(folder, "05_sizing", **({"dollars": [0.1]} if benches else {})))
+    return SimpleNamespace(bare=found[0], full=found[1])
+
+
+def test_without_benches_nothing_is_claimed(chapters):
+    bare = chapters.bare
+    assert bare["memory_in_use"] == bare["memory_before"] == "not measured"
+    assert bare["steptime"].startswith("not fitted")
+    for key in ("table_memory", "table_steptime", "table_crossing"):
+        assert "absent" in bare[key], key
+    assert "84.0" in bare["table_note"] and len(cells(bare["table_tiers"])) == len(MODELS) * 2 * 4
+
+
+def test_exact_benches_are_predicted_exactly(chapters):
+    full = chapters.full
+    held = sum(c["role"] == "held_out" for c in memory.configurations().values()) - 1  # one did not fit
+    for key in ("memory_fitted", "memory_in_use"):
+        assert full[key].startswith(f"{held} of {held} held-out configurations within 10%, median 0.0%")
+    assert full["memory_before"] != full["memory_fitted"]
+    failed = [row for row in cells(full["table_memory"]) if row[-1]]
+    assert [row[-1] for row in failed] == ["OutOfMemoryError: CUDA out of memory"] and failed[0][4] == "-"
+    assert full["steptime"].startswith("median error 0.0% over 8 held-out cells")
+    assert all(row[-1] in ("+0.0%", "-0.0%") for row in cells(full["table_steptime"]))
+
+
+def test_other_gpus_are_marked_and_the_published_share_stands_beside(chapters):
+    rows = cells(chapters.full["table_crossing"])
+    assert {row[1] for row in rows if row[0] == "H200"} == {"measured"}
+    assert {row[1] for row in rows if row[0] != "H200"} == {"datasheet"}
+    assert chapters.full["published_both"] == "5.3%"  # (393 + 79) of 8,847 s
+
+
+def test_a_budget_in_dollars_buys_hours_at_the_price(chapters):
+    row = cells(chapters.full["table_plan"])[0]
+    assert row[:2] == ["0.0227 h", "$0.10"]  # at $4.41 an hour
+    # two checkpoints of A by then, in both seeds: 0.78 and 0.76; the others are at their start
+    assert row[2].startswith("0.770 (") and row[4].endswith(", start") and row[-1] == "continued SFT is ahead"
