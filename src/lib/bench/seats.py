@@ -22,12 +22,14 @@ class Results:
         self.rows = records.read_table(self.table).to_dict("records") if self.table.exists() else []
         self.sessions = clock.read_json(self.notes) if self.notes.exists() else []
         self.session = dict(session=clock.now_utc(), case=case, arguments=arguments, **provenance.describe())
-        self.session |= dict(variants={}, failed={}, facts={})
+        self.session |= dict(variants={}, failed={}, facts={}, other_gpus_busy=other_gpus_busy())
         self.sessions.append(self.session)
 
     def write(self, rows=(), **facts) -> None:
         self.rows += [{"session": self.session["session"], "case": self.session["case"], **r} for r in rows]
         self.session["facts"] |= facts
+        if self.session["other_gpus_busy"] is not None:  # the most that were: they share the host's processors
+            self.session["other_gpus_busy"] = max(self.session["other_gpus_busy"], other_gpus_busy())
         if self.rows:
             part = self.table.with_suffix(".part")
             pd.DataFrame(self.rows).to_parquet(part, index=False, compression="zstd")
@@ -121,6 +123,19 @@ class Seat(TrainerCallback):
             torch.cuda.reset_peak_memory_stats()
         self.count.clear()
         self.since = now()
+
+
+def other_gpus_busy() -> int | None:
+    """GPUs of this host in whose memory something is, other than the one used here; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    import pynvml
+
+    pynvml.nvmlInit()
+    here = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    others = [h for h in handles if here not in pynvml.nvmlDeviceGetUUID(h)]
+    return sum(pynvml.nvmlDeviceGetMemoryInfo(h).used > 2 * 2**30 for h in others)
 
 
 def now() -> float:

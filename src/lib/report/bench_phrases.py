@@ -23,11 +23,11 @@ def lean(steps: pd.DataFrame, sessions: list[dict]) -> dict[str, str]:
     own = here[here["variant"] == "lean"]
     for key, rows in (("lean_live", own[own["dead_share"] == 0]), ("lean_dead", own[own["dead_share"] > 0].tail(1))):
         for row in rows.dropna(subset=["over_stock"]).itertuples():
-            found[key] = f"{times(row.over_stock)} ({row.s * row.over_stock:.2f} s against {row.s:.2f} s)"
+            found[key] = beside(row, "over_stock")
             found |= {"lean_dead_share": percent(row.dead_share, ".0%")} if key == "lean_dead" else {}
     for row in own[own["dead_share"] == 0].dropna(subset=["over_best"]).itertuples():
-        found["lean_live_switches"] = f"{times(row.over_best)} ({row.s * row.over_best:.2f} s against {row.s:.2f} s)"
-        told = next(s for s in sessions if s["session"] == row.session)["variants"]["stock-best"]
+        found["lean_live_switches"] = beside(row, "over_best")
+        told = next(s for s in sessions if s["session"] == row.over_best_session)["variants"]["stock-best"]
         found["lean_switches"] = (
             f"micro-batches of {told['per_device_train_batch_size']} rollouts, gradient checkpointing "
             f"{'on' if told['gradient_checkpointing'] else 'off'}"
@@ -36,11 +36,19 @@ def lean(steps: pd.DataFrame, sessions: list[dict]) -> dict[str, str]:
     return found | {"lean_bench": "; ".join(dict.fromkeys(map(where, shown)))}
 
 
+def beside(row, key: str) -> str:
+    """A multiple of `benches.whole_steps` with the two medians that it is of."""
+    base_s, own_s, n = (getattr(row, f"{key}{name}") for name in ("_base_s", "_own_s", "_n"))
+    return f"{times(getattr(row, key))} ({base_s:.2f} s against {own_s:.2f} s, {n:.0f} steps or more of each)"
+
+
 def where(session: dict) -> str:
-    """On what a session ran: device, date, commit, versions."""
+    """On what a session ran: device, date, commit, versions, and what else ran on that host."""
     versions = session["versions"]
     commit = f"commit {str(session['commit'])[:10]}, TRL {versions['trl']}, vLLM {versions['vllm']}"
-    return f"{session['device']['name']}, {session['session'][:10]}, {commit}"
+    busy = session.get("other_gpus_busy")
+    others = f", {busy} other GPU of the host busy" if busy == 1 else f", {busy} others busy" if busy else ""
+    return f"{session['device']['name']}, {session['session'][:10]}, {commit}{others}"
 
 
 def floor(table: pd.DataFrame) -> dict[str, str]:

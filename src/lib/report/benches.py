@@ -56,24 +56,41 @@ def median(seconds: pd.Series) -> dict:
 def whole_steps(rows: pd.DataFrame) -> pd.DataFrame:
     """Whole steps, no timers inside: one row a case, share of dead groups and variant, in this order.
 
-    `case`, `dead_share`, `variant`, `session`, those of `median`, `over_stock` and `over_best` (the medians of stock
-    and of stock-best in the same session over this one's; missing where that session has none, and of themselves),
-    `positions` (median, through the pass with gradient; missing where none was made).
+    `case`, `dead_share`, `variant`, `session`, those of `median`, and `positions` (median, through the pass with
+    gradient; missing where none was made). `over_stock`, `over_best`: the median of stock and of stock-best over this
+    variant's, of one session that timed both (`together`); missing where none did, and of themselves.
     """
-    medians = rows[rows["part"] == "wall"].groupby(["session", *CELL])["wall_s"].median()
-    found = []
+    wall, found = rows[rows["part"] == "wall"], []
     for (case, dead_share, variant), own in newest(rows, "wall").groupby(CELL):
         row = {"case": case, "dead_share": dead_share, "variant": variant, "session": own["session"].iloc[0]}
-        row |= median(own["wall_s"])
+        row |= median(own["wall_s"]) | {"positions": own["positions_grad"].median()}
+        cell = wall[(wall["case"] == case) & (wall["dead_share"] == dead_share)]
         for key, base, itself in (("over_stock", "stock", ()), ("over_best", "stock-best", ("stock",))):
-            of_base = medians.get((row["session"], case, dead_share, base))
-            row[key] = None if of_base is None or variant in (base, *itself) else of_base / row["s"]
-        found.append(row | {"positions": own["positions_grad"].median()})
+            found_both = None if variant in (base, *itself) else together(cell, variant, base)
+            row |= {f"{key}{name}": value for name, value in (found_both or {"": None}).items()}
+        found.append(row)
     table = pd.DataFrame(found)
     if table.empty:
         return table
     rank = {variant: number for number, variant in enumerate(order(set(table["variant"])))}
     return table.sort_values(CELL, key=lambda c: c.map(rank) if c.name == "variant" else c, ignore_index=True)
+
+
+def together(cell: pd.DataFrame, variant: str, base: str) -> dict | None:
+    """A variant beside its base in the session that timed the most steps of both, the newest of such; None without one.
+
+    "": the multiple of the medians; `_base_s`, `_own_s`: the medians; `_n`: steps of the one with fewer; `_session`.
+    """
+    pair = cell[cell["variant"].isin([variant, base])]
+    seconds = pair.groupby(["session", "variant"])["wall_s"].agg(["median", "size"]).unstack("variant")
+    if seconds.empty or len(seconds["size"].columns) < 2:
+        return None
+    n = seconds["size"].min(axis=1, skipna=False).dropna()
+    if n.empty:
+        return None
+    session = n[n == n.max()].index.max()
+    base_s, own_s = (float(seconds.loc[session, ("median", name)]) for name in (base, variant))
+    return {"": base_s / own_s, "_base_s": base_s, "_own_s": own_s, "_n": int(n[session]), "_session": session}
 
 
 def grid(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
