@@ -200,6 +200,7 @@ compared = None if measured is None else sizes.beside(measured, models, constant
 print(f"allocated, predicted before: {sizes.told(compared, 'before_error')}")
 print(f"allocated, with fitted constants: {sizes.told(compared, 'fitted_error')}")
 print(f"in use, with fitted constants: {sizes.told(compared, 'nvml_error')}")
+print(f"fits or not, in use as predicted before: {sizes.fits_told(compared)}")
 
 # %% tags=["hide-input"]
 gib = {"predicted (GiB)": "before_gib", "fitted": "gib", "measured": "measured_gib"}
@@ -211,13 +212,14 @@ columns = {
 columns |= layouts.written_as(".2f", gib)
 columns |= layouts.written_as("+.1%", {"error before": "before_error", "error fitted": "fitted_error"})
 columns |= layouts.written_as(".2f", used) | layouts.written_as("+.1%", {"error in use": "nvml_error"})
-columns |= {"why not measured": lambda row: row.failed if isinstance(row.failed, str) else ""}
+columns |= {"why not measured": lambda row: row.failed.split(":")[0] if isinstance(row.failed, str) else ""}
 device = sorted({session["device"]["name"] for session in sessions})
 show.notes(
     {
         "memory_before": sizes.told(compared, "before_error"),
         "memory_fitted": sizes.told(compared, "fitted_error"),
         "memory_in_use": sizes.told(compared, "nvml_error"),
+        "memory_fits": sizes.fits_told(compared),
         "memory_device": " and ".join(device) or "no device",
         "memory_constants": ", ".join(f"{k} {v:.3g}" for k, v in (constants or {}).items()) or "not fitted",
     }

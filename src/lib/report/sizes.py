@@ -194,3 +194,16 @@ def told(compared: pd.DataFrame | None, error: str) -> str:
         f"{(size <= 0.1).sum()} of {len(known)} held-out configurations within 10%, median {size.median():.1%}, "
         f"worst {worst[error]:+.1%} ({worst['configuration'].replace('_', ' ')})"
     )
+
+
+def fits_told(compared: pd.DataFrame | None) -> str:
+    """How many verdicts were right that were made before: in use, by NVML, below the card's memory or not.
+
+    A configuration did not fit where it ended in an out-of-memory error; one that ended otherwise is not counted.
+    """
+    if compared is None:
+        return "not measured"
+    ran, out = compared["measured_gib"].notna(), compared["failed"].fillna("").str.startswith("OutOfMemoryError")
+    said = compared["before_nvml_gib"] <= memory.CARD_GIB
+    right = (said & ran) | (~said & out)
+    return f"{right.sum()} of {(ran | out).sum()} verdicts were right; {out.sum()} did not fit"
