@@ -108,7 +108,7 @@ start = runs.open_run(
 # %%
 if start.live:
     decode.require(given["engine"])
-    splits = records.splits(setup)
+    splits, outside = records.splits(setup), records.outside(setup)
     labelled = splits["start"][: start_documents or None]
     clock = start.start_clock()
     with clock.phase("imports"):
@@ -137,14 +137,12 @@ if start.live:
         del trainer, model
     last_step, weights = start.checkpoints()[-1]
     predictions, checkpoints = evaluate.checkpoints(
-        start, {last_step: weights}, splits[judged_split], given["instruction"], splits["outside"], **generation
+        start, {last_step: weights}, splits[judged_split], given["instruction"], outside, **generation
     )
     clock.stop()
     start.finish(
         steps=runs.logged_steps(start.folder),
-        tables=dict(
-            predictions=predictions, checkpoints=checkpoints, **evaluate.outside(start, last_step, splits["outside"])
-        ),
+        tables=dict(predictions=predictions, checkpoints=checkpoints, **evaluate.outside(start, last_step, outside)),
         facts=dict(documents=len(labelled)),
         weights=None if start.name != f"start-s{seed}" else weights,  # a variant's: its checkpoint in this copy will do
     )
@@ -194,7 +192,7 @@ run = runs.open_run(
 # %%
 if run.live:
     decode.require(given["engine"])
-    splits = records.splits(setup)
+    splits, outside = records.splits(setup), records.outside(setup)
     clock = run.start_clock()
     with clock.phase("imports"):
         from datasets import Dataset
@@ -218,15 +216,13 @@ if run.live:
         run.mark_trained()
         del trainer, policy
     predictions, checkpoints = evaluate.checkpoints(
-        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], splits["outside"], **generation
+        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], outside, **generation
     )
     clock.stop()
     run.finish(
         steps=runs.logged_steps(run.folder),
         tables=dict(
-            predictions=predictions,
-            checkpoints=checkpoints,
-            **evaluate.outside(run, run.checkpoints()[-1][0], splits["outside"]),
+            predictions=predictions, checkpoints=checkpoints, **evaluate.outside(run, run.checkpoints()[-1][0], outside)
         ),
         facts=dict(documents=len(splits["pool"])),
     )

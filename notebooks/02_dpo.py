@@ -138,7 +138,7 @@ def sample(documents, work):
 # %%
 if run.live:
     decode.require(given["engine"])
-    splits = records.splits(setup)
+    splits, outside = records.splits(setup), records.outside(setup)
     clock = run.start_clock()
     with clock.phase("imports"):
         from datasets import Dataset
@@ -216,9 +216,7 @@ if run.live and not run.trained:
 if run.live:
     judged = {0: start.weights} | dict(run.checkpoints())  # the start too, for its greedy answers
     documents = splits[judged_split]
-    predictions, checkpoints = evaluate.checkpoints(
-        run, judged, documents, given["instruction"], splits["outside"], **generation
-    )
+    predictions, checkpoints = evaluate.checkpoints(run, judged, documents, given["instruction"], outside, **generation)
     watched_file = run.folder / "watched_pairs.json"
     if not watched_file.exists():
         with clock.phase("evaluation"):
@@ -235,7 +233,7 @@ if run.live:
             predictions=predictions[predictions["step"] > 0],  # the start's are in its own record
             checkpoints=checkpoints[checkpoints["step"] > 0],
             likelihood=logps,
-            **evaluate.outside(run, run.checkpoints()[-1][0], splits["outside"]),
+            **evaluate.outside(run, run.checkpoints()[-1][0], outside),
         ),
         facts=dict(
             sampled_documents=len(pool),

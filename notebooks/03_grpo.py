@@ -161,7 +161,8 @@ def prompt_row(document):
 # %%
 if run.live:
     decode.require(given["engine"])
-    splits, other_runs = records.splits(setup), records.pinned_runs(profile)
+    splits, outside = records.splits(setup), records.outside(setup)
+    other_runs = records.pinned_runs(profile)
     weights = None if start_from == "base" else start.weights
     clock = run.start_clock()
     with clock.phase("imports"):
@@ -227,7 +228,7 @@ if run.live:
         del trainer, policy
     grpo.check_seeds_differ(run, other_runs)
     predictions, checkpoints = evaluate.checkpoints(
-        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], splits["outside"], **generation
+        run, dict(run.checkpoints()), splits[judged_split], given["instruction"], outside, **generation
     )
     clock.stop()
     rollouts = grpo.rollouts(run.folder)
@@ -237,7 +238,7 @@ if run.live:
             predictions=predictions,
             checkpoints=checkpoints,
             rollouts=rollouts,
-            **evaluate.outside(run, run.checkpoints()[-1][0], splits["outside"]),
+            **evaluate.outside(run, run.checkpoints()[-1][0], outside),
         ),
         facts=dict(pool=len(splits["pool"]), prompts=len(pool)),
     )
@@ -262,7 +263,8 @@ bill.tables(record, f"Arm C, seed {seed}", max_unaccounted)
 # that has had nothing to learn from for so many steps.
 
 # %% tags=["hide-input"]
-lines = record.steps.assign(seed=seed, zero_variance=record.steps["zero_variance_groups"] / record.steps["groups"])
+signal = diagnose.by_step(record.steps)  # a lean run whose groups are all dead logs no entropy
+lines = record.steps.assign(seed=seed, zero_variance=signal["zero_variance"], entropy=signal["entropy"])
 plots.picture(
     plots.group_signal(lines),
     "Two line charts by optimizer step: share of groups whose rewards are all equal, and entropy of the policy.",

@@ -746,6 +746,17 @@ show.notes({"not_run": phrases.not_run({name for name, _ in beside}), "variants"
 show.table("variants", varied, variant_layouts.VARIANTS)
 
 # %% [markdown]
+# The comparison of the arms again, with lean runs in their places: what a cheaper trainer does to who leads, and to
+# what holding C's last accuracy costs.
+
+# %%
+lean_rows = variants.by_trainer(curves, ends, both, alpha)
+
+# %% tags=["hide-input"]
+show.table("by_trainer", lean_rows, variant_layouts.BY_TRAINER)
+show.note("multiple_by_trainer", phrases.multiple_by_trainer(lean_rows))
+
+# %% [markdown]
 # ## On a text from elsewhere
 #
 # The last checkpoints on documents of another text, of people who are in no document of this one. Its labels are null
@@ -756,7 +767,7 @@ show.table("variants", varied, variant_layouts.VARIANTS)
 from lib.report import outside
 
 noted = outside.of(setup)
-elsewhere = outside.judged({("base", "-"): setup} | judged | beside, noted)
+elsewhere = outside.judged({("base", ""): setup} | judged | beside, noted)
 filled = outside.fields(elsewhere, noted)
 outside_tests = outside.tests(elsewhere, wanted)
 

@@ -87,7 +87,7 @@ def study(which):
         "varied": {
             "variants": {
                 "grpo-lean": ([(40, 0.70), (90, 0.80)], {"lean": True}, "start-s0"),
-                "grpo-from_base": ([(100, 0.30)], {}, "setup"),
+                "grpo-from_base": ([(180, 0.30)], {"lean": True}, "setup"),
             },
             "outside": True,
             "info": {
@@ -341,18 +341,27 @@ def test_variants_stand_beside_their_arm_and_what_did_not_run_is_said():
     base, varied = study("base"), study("varied")
     assert base["variants"] == "none is recorded" and "No variant" in base["table_variants"]
     assert varied["variants"] == (
-        "from base, seed 0: below GRPO, for 11% of its hours; "
+        "from base, seed 0: below GRPO, for 20% of its hours and 200% of its lean run's; "
         "lean, seed 0: no difference shown to GRPO, for 10% of its hours"
     )
     rows = {row[0]: row for row in cells(varied["table_variants"])}
     assert rows["lean"][2:4] == ["lean True", "0.6000 to 0.8000"] and rows["lean"][6] == "0.8000"
-    assert rows["from base"][2:4] == ["from the base model", "0.2000 to 0.3000"]
+    assert rows["from base"][2:4] == ["from the base model, lean True", "0.2000 to 0.3000"]
     assert "C from the base model" in base["not_run"] and "C from the base model" not in varied["not_run"]
     assert "C from A's last checkpoint" in varied["not_run"]
     values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}
     assert values["bill_ratio_lean"] == ["0.1", "-"] and values["exact_last_from_base"] == ["0.3", "-"]
     assert values["lean_over_grpo"] == ["0", "-"] and values["from_base_over_grpo"] == ["-1", "-"]
     assert values["exact_last_group_4"] == ["-", "-"]
+
+
+def test_lean_runs_in_the_arms_places():
+    """C's last is 0.80, which A held at 120 s and C at 900 s: 7.5 times; its lean run at 90 s, sooner than A."""
+    base, varied = study("base"), study("varied")
+    assert base["multiple_by_trainer"] == "none" and "No lean run" in base["table_by_trainer"]
+    assert varied["multiple_by_trainer"] == "as run 7.5x (seed 0); C lean 0.75x (seed 0)"
+    rows = {row[0]: row[1:] for row in cells(varied["table_by_trainer"])}
+    assert list(rows) == ["as run", "C lean", "every arm lean"] and "not measured" in rows["every arm lean"]
 
 
 def test_a_text_from_elsewhere_and_a_regular_expression():
@@ -364,7 +373,10 @@ def test_a_text_from_elsewhere_and_a_regular_expression():
     rows = {row[0].replace("\u00a0", " "): row[1:] for row in cells(varied["table_outside"])}
     assert rows["sft, seed 0"][:2] == ["174 of 200", "0"] and rows["lean, seed 0"][0] == "160 of 200"
     assert rows["sft, seed 0"][5] == "133 of 133; 0 of 67"  # dates of death; a third of the made-up people is alive
-    assert "sft 174 of 200 (seed 0)" in varied["outside"] and "wikipedia.jsonl" in varied["table_outside"]
+    assert (
+        "base: 40 of 200; start, seed 0: 120 of 200" in varied["outside"]
+        and "wikipedia.jsonl" in varied["table_outside"]
+    )
     pairs = {row[0] for row in cells(varied["table_outside_tests"])}
     assert len(pairs) == 8 and "GRPO and continued SFT, seed 1" in pairs
     values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}

@@ -218,7 +218,7 @@ def test_multiples_follow_the_bill_and_a_gets_its_own_savings():
 
 def test_rates_of_the_other_arms_by_hand():
     rates = projection.arm_rates(fake_bench.arm_rows())
-    assert rates.loc[rates["arm"] == "sft", "over"].tolist() == [1, 2, 4, 8]
+    assert rates.loc[rates["arm"] == "sft", "over"].tolist() == [0.5, 1, 4, 8]
     assert projection.fastest(rates, "sft").variant == "+casts"  # compiled layers apart
     assert projection.fastest(rates, "dpo").over == 2  # 0.25 s, and as much for the reference beforehand
     cut = fake_bench.arm_rows().iloc[:1].assign(session=LATER)
@@ -240,3 +240,11 @@ def test_nothing_is_projected_beyond_what_was_measured():
     study = STUDY | {"groups": {"rows": [{"seed": 0} | dict.fromkeys(("zero_first", "zero_middle", "zero_last"), 0.9)]}}
     below = PARTS[PARTS["dead_share"] < 0.9]
     assert "lean, the study's dead groups" not in projection.bill(below, study)
+
+
+def test_the_variants_that_are_looked_for_are_those_of_the_bench_of_the_arms():
+    pytest.importorskip("trl", reason="training is not installed (extra `train`)")
+    from lib.bench import arm_step
+
+    wanted = {projection.STOCK, projection.DEFAULT, projection.COMPILED}
+    assert all(wanted <= set(arm_step.variants(arm, [16, 32], True)) for arm in ("sft", "dpo"))

@@ -1,10 +1,18 @@
 """Variants: named and checked before anything runs, and compared with their arms by hand-made numbers."""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pandas as pd
 import pytest
 from fake_records import ARMS, write
 
-from lib import records, runs, variants
+from lib import data, records, rewards, runs, variants
 from lib.build import params
+from lib.paths import ROOT
 from lib.report import compare, study
 from lib.report import variants as beside
 
@@ -127,3 +135,67 @@ def test_predictions_get_their_quantities_from_variants(used):
     from lib.report.predictions import planned
 
     assert set(quantities) | set(beside.all_tests(table)) <= set(planned())
+
+
+PROFILE = """
+seeds: [0]
+max_unaccounted: 0.5
+n_documents: 120
+n_start: 32
+n_pool: 16
+n_dev: 4
+n_heldout: 8
+start_epochs: 1.0
+start_batch_documents: 8
+sft_batch_documents: 8
+sft_save_steps: 2
+prompts_per_step: 2
+group_size: 4
+micro_batch_rollouts: 8
+grpo_steps: 2
+grpo_save_steps: 2
+context_tokens: 512
+max_completion_tokens: 48
+outside_path: other.jsonl
+"""
+OWN = "start_from: sft\nhard_samples: 2\nlabels: false\nlean: true\n"
+
+
+def test_a_variant_is_trained_recorded_and_found_again(tmp_path, monkeypatch):
+    """C from A's last checkpoint, on hard prompts, without labels, lean: through papermill, on the tiny model."""
+    pytest.importorskip("trl", reason="training is not installed (extra `train`)")
+    for part in ("src", "notebooks"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    (tmp_path / "notebooks" / "profiles" / "small.yaml").write_text(PROFILE)
+    (tmp_path / "notebooks" / "variants" / "grpo-own.yaml").write_text(OWN)
+    others = [
+        document | {"id": f"other-{document['id']}"} for document in data.load("synthetic", n_documents=3, seed=9)
+    ]
+    (tmp_path / "other.jsonl").write_text("".join(json.dumps(document) + "\n" for document in others))
+
+    def python(*arguments, train="auto"):
+        env = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "TRAIN": train}
+        done = subprocess.run([sys.executable, "-m", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    out = tmp_path / "runs" / "small" / "notebooks"
+    python("lib.build.execute", "00_setup", "--profile", "small", "--out", out / "00_setup.ipynb")
+    python("lib.build.execute", "01_sft", "--profile", "small", "--seed", "0", "--out", out / "01_sft-s0.ipynb")
+    python("lib.variants", "small", "0", "grpo-own")
+    assert "grpo-own-s0" in python("lib.audit", "record", "small", "0")
+    assert "4 recorded runs, 0 do not verify" in python("lib.audit", "verify")
+    shutil.rmtree(tmp_path / "runs" / "small" / "grpo-own-s0")
+    python("lib.variants", "small", "0", "grpo-own", train="never")  # from the record
+
+    monkeypatch.setattr(records, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "book" / "results")
+    setup, start, arm = (records.load(records.RESULTS / "small" / name) for name in ("setup", "start-s0", "sft-s0"))
+    (run,) = study.variants("small", [setup, start, arm])
+    assert (run.name, run.arm, run.variant) == ("grpo-own-s0", "grpo", "own")
+    assert run.info["parents"] == {"setup": setup.info["id"], "sft-s0": arm.info["id"]}
+    assert "pair_sampling" in set(run.phases.loc[run.phases["kind"] == "setup", "phase"])  # billed
+    pool = set(setup.splits.loc[setup.splits["split"] == "pool", "id"])
+    assert set(run.rollouts["id"]) <= pool and 2 <= run.info["facts"]["prompts"] <= len(pool)
+    assert run.info["parameters"]["reward"] == rewards.formula(labels=False)
+    assert pd.Index(run.predictions_outside["id"]).equals(pd.Index([document["id"] for document in others]))

@@ -87,7 +87,8 @@ def pinned(profile: str, name: str) -> Record:
     path = RUNS / profile / "pins" / f"{name}.json"
     if not path.exists():
         raise FileNotFoundError(
-            f"run {name} of profile {profile} is not there yet: execute its stage first (make book PROFILE={profile})"
+            f"run {name} of profile {profile} is not there yet: execute its stage first (make book PROFILE={profile}; "
+            "a run beside the arms: make variant)"
         )
     note = clock.read_json(path, "folder", "id")
     if not (ROOT / note["folder"] / "run.json").exists():
@@ -145,8 +146,7 @@ def read_table(path: Path, texts: tuple[str, ...] = (), numbers: tuple[str, ...]
 def splits(setup: Record) -> dict[str, list[dict]]:
     """The documents of the splits that `setup` recorded: {"start": [...], "pool": ..., "dev": ..., "heldout": ...}.
 
-    And "outside", those of the other text, of which no arm sees any (empty where the setup has none). Loads the sources
-    again and takes the documents by id. Raises ValueError when one is missing or its content changed.
+    Loads the source again and takes the documents by id. Raises ValueError when one is missing or its content changed.
     """
     p = setup.info["parameters"]
     documents = data.load(p["source"], source_path(p["path"]), p["n_documents"], p["data_seed"], p["place_noise"])
@@ -162,13 +162,19 @@ def splits(setup: Record) -> dict[str, list[dict]]:
         raise ValueError(
             f"the data ({p['source']} {p['path'] or ''}) changed since {setup.name} was recorded: other fingerprint"
         )
-    wanted = setup.splits.loc[setup.splits["split"] == "outside", "id"].tolist()
-    others = data.load("jsonl", source_path(p["outside_path"])) if wanted else []
-    if wanted and data.fingerprint({"outside": others}) != p["outside_sha256"]:
-        raise ValueError(
-            f"outside_path: {p['outside_path']} changed since {setup.name} was recorded: other fingerprint"
-        )
-    return found | {"outside": [document for document in others if document["id"] in set(wanted)]}
+    return found
+
+
+def outside(setup: Record) -> list[dict]:
+    """The documents of the text from elsewhere that `setup` recorded, on which last checkpoints are judged; [] if none.
+
+    Raises as `splits`, and FileNotFoundError where the file is not at hand.
+    """
+    ids, p = set(setup.splits.loc[setup.splits["split"] == "outside", "id"]), setup.info["parameters"]
+    documents = data.load("jsonl", source_path(p["outside_path"])) if ids else []
+    if ids and data.fingerprint({"outside": documents}) != p["outside_sha256"]:
+        raise ValueError(f"outside_path: {p['outside_path']} changed since {setup.name} was recorded")
+    return [document for document in documents if document["id"] in ids]
 
 
 def heldout_at_hand(setup: Record) -> dict[str, dict]:

@@ -203,7 +203,7 @@ class Bench:
 
 
 def gradient(trainer, n: int, padding: int = 0):
-    """Gradient of the loss of the first n documents, as a vector on the CPU. padding: columns added on the left."""
+    """Gradient of the loss of the first n documents, as a vector on the CPU. padding: columns added on the right."""
     model = trainer.model.train()
     batch = trainer.data_collator([trainer.train_dataset[i] for i in range(n)])
     fill = {
@@ -212,7 +212,7 @@ def gradient(trainer, n: int, padding: int = 0):
         "attention_mask": 0,
         "completion_mask": 0,
     }
-    padded = {k: torch.nn.functional.pad(v, (padding, 0), value=fill[k]) for k, v in batch.items() if k in fill}
+    padded = {k: torch.nn.functional.pad(v, (0, padding), value=fill[k]) for k, v in batch.items() if k in fill}
     batch = trainer._prepare_inputs(batch | padded)
     if isinstance(trainer, Lean):
         with trainer.modules_in_use():

@@ -88,7 +88,7 @@ ARM_RATES = {
     "trainer": lambda row: row.variant,
     **columns({"documents a batch": "batch"}, counts),
     "tokens a second": lambda row: f"{row.rate:,.0f} ({row.low:,.0f} to {row.high:,.0f}), n = {row.n}",
-    **columns({"over TRL's default": "over"}, times),
+    **columns({"over TRL's default": "over_default", "over bf16": "over"}, times),
 }
 
 MULTIPLES = (

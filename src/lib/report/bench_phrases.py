@@ -97,10 +97,10 @@ def projected(table: pd.DataFrame, study: dict, rates: pd.DataFrame) -> dict[str
     for seed in (0, 1):
         rows = table[table["seed"] == seed] if len(table) else table
         told = [
-            f"{times(row.multiple)} {'as published' if row.way == 'stock' else row.way}"
-            + ("" if pd.isna(row.own_multiple) else f" ({times(row.own_multiple)} with A's own savings)")
-            for row in rows.itertuples()
+            f"{'as published' if row.way == 'stock' else row.way} {times(row.multiple)}" for row in rows.itertuples()
         ]
+        own = rows["own_multiple"].iloc[-1] if told else None
+        told += [] if pd.isna(own) else [f"the last, with A's own savings too, {times(own)}"]
         found[f"projected_s{seed}"] = "; ".join(told) or ABSENT
     for arm in ("sft", "dpo"):
         row = projection.fastest(rates, arm)
@@ -108,8 +108,8 @@ def projected(table: pd.DataFrame, study: dict, rates: pd.DataFrame) -> dict[str
         found[f"projected_{arm}"] = f"{LETTERS[arm]}: {ABSENT}"
         if row is not None:
             found[f"projected_{arm}"] = (
-                f"{LETTERS[arm]}: {row.rate:,.0f} tokens a second, {times(row.over)} of {row.rate / row.over:,.0f} at "
-                f"TRL's defaults; its {hours:.3f} h would be {hours / row.over:.3f} h"
+                f"{LETTERS[arm]}: {row.rate:,.0f} tokens a second, {times(row.over)} of stock's "
+                f"{row.rate / row.over:,.0f} in bf16; its {hours:.3f} h would be {hours / row.over:.3f} h"
             )
     return found
 
@@ -120,9 +120,8 @@ def drift(rows: pd.DataFrame | None) -> dict[str, str]:
         return {"drift_stock": ABSENT, "drift_lean": ABSENT, "drift_where": ABSENT}
     found = {}
     for trainer, own in rows.groupby("trainer"):
-        shares = {row.syncs: f"{row.ratio:.1%}" if row.ratio else "exactly 0" for row in own.itertuples()}
-        told = [f"{share} after {syncs}" for syncs, share in sorted(shares.items())]
-        found[f"drift_{trainer}"] = ", ".join(told)
+        told = [f"{row.ratio:.1%} after {row.syncs}" for row in own.sort_values("syncs").itertuples()]
+        found[f"drift_{trainer}"] = ", ".join(told) if own["ratio"].any() else "exactly 0 throughout"
     row = rows.iloc[0]
     return found | {"drift_where": f"{row.device}, PEFT {row.peft}, TRL {row.trl}, commit {str(row.commit)[:10]}"}
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from lib.report import alarms, cost, diagnose, layouts, outcomes
+from lib.report import alarms, cost, diagnose, layouts, outcomes, variant_layouts
 from lib.report.compare import NAMES
 from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
 from lib.report.predictions import PLANNED
@@ -170,14 +170,24 @@ def variants(found: pd.DataFrame, alpha: float) -> str:
     for row in found.itertuples():
         how = outcomes.shown(row.arm_better, row.arm_worse, row.arm_p_holm, alpha)
         ratio = f", for {row.bill_ratio:.0%} of its hours" if pd.notna(row.bill_ratio) else ""
+        ratio += f" and {row.lean_ratio:.0%} of its lean run's" if pd.notna(row.lean_ratio) else ""
         texts.append(f"{row.name.replace('_', ' ')}, seed {row.seed}: {says[how]} {NAMES[row.arm]}{ratio}")
     return "; ".join(texts) or "none is recorded"
 
 
+def multiple_by_trainer(rows: pd.DataFrame) -> str:
+    """C's multiple of A's cost with each choice of trainers; of `variants.by_trainer`."""
+    texts = {
+        rule: by_seed({row.seed: times(row.multiple) for row in own.itertuples() if pd.notna(row.multiple)})
+        for rule, own in (rows.groupby("rule", sort=False) if len(rows) else ())
+    }
+    return "; ".join(f"{rule} {text}" for rule, text in texts.items() if text) or "none"
+
+
 def outside(rows: pd.DataFrame) -> str:
     """Exact records of each run on the text from elsewhere; of `outside.fields`."""
-    texts = [f"{row.name.replace('_', ' ')} {row.exact} of {row.n} (seed {row.seed})" for row in rows.itertuples()]
-    return ", ".join(texts) or "not measured"
+    texts = [f"{variant_layouts.of_seed(row)}: {row.exact} of {row.n}" for row in rows.itertuples()]
+    return "; ".join(texts) or "not measured"
 
 
 def not_run(names: set) -> str:

@@ -31,7 +31,9 @@ WAYS = {
     "lean, no dead group": ("lean", False),
     "lean, the study's dead groups": ("lean", True),
 }
-DEFAULT, COMPILED = "TRL's default", "+compile"  # variants of lib.bench.arm_step
+# Variants of lib.bench.arm_step: what the study is taken to have run (it says bf16; C's stock here is that too), the
+# same in float32, as TRL loads a model by name, and compiled layers, which C's lean trainer goes without.
+STOCK, DEFAULT, COMPILED = "bf16", "TRL's default", "+compile"
 PLACES = (0.05, 0.5, 0.95)  # where the middles of the first, middle and last tenth of the steps lie
 
 
@@ -95,9 +97,9 @@ def arm_step() -> pd.DataFrame | None:
 def arm_rates(rows: pd.DataFrame | None) -> pd.DataFrame:
     """Tokens a second of SFT and DPO at the published case, in the order measured: one row an arm and variant.
 
-    `arm`, `variant`, `batch` (documents), `rate` (median), `low`, `high` (quartiles), `n`, `over` (of the medians, over
-    DEFAULT's). Where a reference scored the pairs beforehand, its seconds count, as in a run of one epoch. Of each arm
-    one session: of those with the most variants, the newest.
+    `arm`, `variant`, `batch` (documents), `rate` (median), `low`, `high` (quartiles), `n`, `over` and `over_default`
+    (of the medians, over STOCK's and DEFAULT's). Where a reference scored the pairs beforehand, its seconds count, as
+    in a run of one epoch. Of each arm one session: of those with the most variants, the newest.
     """
     found = []
     for arm, own in () if rows is None else rows[rows["case"] == benches.PUBLISHED].groupby("arm", sort=False):
@@ -107,19 +109,17 @@ def arm_rates(rows: pd.DataFrame | None) -> pd.DataFrame:
         own = own.assign(rate=own["tokens"] / (own["wall_s"] + before_s))
         for variant, steps in own.groupby("variant", sort=False):
             rate = benches.median(steps["rate"])
-            row = {
-                "arm": arm,
-                "variant": variant,
-                "batch": int(steps["batch_documents"].iloc[0]),
-                "rate": rate.pop("s"),
-            }
-            default = own.loc[own["variant"] == DEFAULT, "rate"].median()
-            found.append(row | rate | {"over": row["rate"] / default})
-    return pd.DataFrame(found, columns=["arm", "variant", "batch", "rate", "low", "high", "n", "over"])
+            row = {"arm": arm, "variant": variant, "batch": int(steps["batch_documents"].iloc[0])}
+            row |= {"rate": rate.pop("s")} | rate
+            for name, base in (("over", STOCK), ("over_default", DEFAULT)):
+                row[name] = row["rate"] / own.loc[own["variant"] == base, "rate"].median()
+            found.append(row)
+    columns = ["arm", "variant", "batch", "rate", "low", "high", "n", "over", "over_default"]
+    return pd.DataFrame(found, columns=columns)
 
 
 def fastest(rates: pd.DataFrame, arm: str):
-    """The row of `arm_rates` with the highest rate over DEFAULT's, compiled layers apart; None where none is known."""
+    """The row of `arm_rates` with the highest rate over STOCK's, compiled layers apart; None where none is known."""
     own = rates[(rates["arm"] == arm) & (rates["variant"] != COMPILED)].dropna(subset=["over"])
     return None if own.empty else next(own.nlargest(1, "over").itertuples())
 

@@ -4,7 +4,7 @@ import pandas as pd
 
 from lib.data import FIELDS
 from lib.report.compare import LETTERS, NAMES
-from lib.report.layouts import FIRST_SECOND, NO_BREAK, TESTED, better, columns, counts, fields, only
+from lib.report.layouts import FIRST_SECOND, NO_BREAK, RULES, TESTED, better, columns, counts, fields, only
 from lib.report.show import accuracy, moved, number, p_value, spent, versus
 
 
@@ -24,10 +24,18 @@ VARIANTS = {
     "p of it (Holm)": lambda row: p_value(row.arm_p_holm),
     "spent": lambda row: spent(row.hours),
     "of its arm's": lambda row: number(row.bill_ratio, ".0%"),
+    "of the lean run's": lambda row: number(row.lean_ratio, ".0%"),
     "zero-variance groups": lambda row: _from_to(row.zero_first, row.zero_last),
 }
 
-RUN_OF = {"run": lambda row: f"{row.name.replace('_', ' ')}, seed {row.seed}".replace(" ", NO_BREAK)}
+
+def of_seed(row) -> str:
+    """A run's name and seed; the base model has none."""
+    return row.name.replace("_", " ") + (f", seed {row.seed}" if row.seed != "" else "")
+
+
+RUN_OF = {"run": lambda row: of_seed(row).replace(" ", NO_BREAK)}
+BY_TRAINER = {"trainers": RULES["rule"]} | {title: cell for title, cell in RULES.items() if title != "rule"}
 OUTSIDE = (
     RUN_OF
     | {"exact": lambda row: f"{row.exact} of {row.n}", "invalid": only("invalid", counts)}

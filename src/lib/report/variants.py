@@ -6,11 +6,11 @@ No pictures here.
 import pandas as pd
 
 from lib.identity import other_settings
-from lib.report import compare, diagnose
+from lib.report import budgets, compare, diagnose
 from lib.report.compare import Curve
 
 # What follows from another setting that is named, or from where a run begins.
-IMPLIED = ("start_from", "start_weights", "reward", "own_start", "gradient_accumulation_steps")
+IMPLIED = ("start_from", "start_weights", "reward", "own_start", "lora_rank", "gradient_accumulation_steps")
 
 
 def called(arm: str, variant: str) -> str:
@@ -41,8 +41,9 @@ def table(beside: dict, ends: dict[tuple, Curve], begun: dict, runs: dict, curve
     beside, ends, begun: by (name as `called`, seed) the record, its curve, and the record that it began from. runs,
     curves: the same of the arms, by (arm, seed); where one is missing, the test against it is too.
     Columns: `name`, `arm`, `seed`, `differs`, `start`, `last`, `arm_last` (accuracies), `hours`, `arm_hours`,
-    `bill_ratio` (of the arm's hours), `zero_first`, `zero_last` (zero-variance groups in the first and the last tenth
-    of the steps; GRPO's only), and of each test, `start_` and `arm_`, `better`, `worse` (documents), `p`, `p_holm`.
+    `bill_ratio` (of the arm's hours), `lean_ratio` (of `lean_hours`), `zero_first`, `zero_last` (zero-variance groups
+    in the first and the last tenth of the steps; GRPO's only), and of each test, `start_` and `arm_`, `better`, `worse`
+    (documents), `p`, `p_holm`.
     """
     rows = []
     for (name, seed), curve in ends.items():
@@ -65,10 +66,38 @@ def table(beside: dict, ends: dict[tuple, Curve], begun: dict, runs: dict, curve
     numbers = [column for column in found if column not in ("name", "arm", "differs")]
     found = found.astype(dict.fromkeys(numbers, float)).astype({"seed": int})
     found["bill_ratio"] = found["hours"] / found["arm_hours"]
+    found["lean_ratio"] = found["hours"] / [lean_hours(key, beside, ends) for key in ends]
     p = found[["start_p", "arm_p"]].melt(ignore_index=False).rename(columns={"value": "p"})
     for against, tested in compare.add_holm(p.reset_index(names="row")).groupby("variable"):
         found[f"{against}_holm"] = tested.set_index("row")["p_holm"]
     return found
+
+
+def lean_hours(key: tuple, beside: dict, ends: dict[tuple, Curve]) -> float:
+    """Hours of the arm's lean run of that seed, of a variant that is lean as well and not that run; else missing.
+
+    What a lean variant saves against its arm is mostly what the lean run saves too.
+    """
+    (name, seed), run = key, beside[key]
+    lean = called(run.arm, "lean")
+    both = (lean, seed) in ends and run.info["identity"]["parameters"]["values"].get("lean") and name != lean
+    return ends[lean, seed].end_hours if both else float("nan")
+
+
+def by_trainer(curves: dict[tuple, Curve], ends: dict[tuple, Curve], seeds: list[int], alpha: float) -> pd.DataFrame:
+    """The comparison with lean runs in the arms' places, as `budgets.under_rules` has it for rules of the bill.
+
+    First as run, then with C lean, then with every arm lean (not measured where one of these is missing); over the
+    seeds of which C's lean run is there. Empty where there is none.
+    """
+    seeds = [seed for seed in seeds if ("lean", seed) in ends]
+    if not seeds:
+        return pd.DataFrame()
+    own = {key: curve for key, curve in curves.items() if key[1] in seeds}
+    arms = {key: ends.get((called(key[0], "lean"), key[1])) for key in own}
+    c_lean = own | {key: curve for key, curve in arms.items() if key[0] == "grpo"}
+    sets = {"as run": own, "C lean": c_lean, "every arm lean": arms if None not in arms.values() else None}
+    return budgets.under_rules(sets, seeds, alpha)
 
 
 def all_tests(found: pd.DataFrame) -> dict[str, pd.DataFrame]:
