@@ -149,40 +149,6 @@ show.table("note", sizes.note(models), columns)
 #   can be the largest single tensor.
 # - *Scrapes onto one 48 GB card* (LoRA, 7 billion) is told without a length. Below, it depends on the activations and
 #   on the engine's share, not on the state.
-#
-# ## What fits
-#
-# Each verdict is a number of bytes below a card's. State is sharded by ZeRO-3 over the cards, activations are
-# recomputed, and an engine, spread over the cards, sleeps while the trainer trains. A full update takes 16 bytes a
-# parameter. *With offload*: with the optimizer, or the weights as well, in the host's memory, whose size is not
-# checked; it costs time that is not estimated here. Sharding, offload, a sleeping engine, QLoRA, PPO and mixtures of
-# experts are formulas alone: the measurements below are of one card and of dense models.
-
-# %%
-job = dict(rows=tier_rows, prompt=tier_prompt, completion=tier_completion, prompts=tier_prompts, group=tier_group)
-tiers = sizes.tiers(models, **job)
-
-# %% tags=["hide-input"]
-columns = {"model": lambda row: row.model, "update": lambda row: row.update, "method": lambda row: row.method.upper()}
-for n, size in sizes.CARDS:
-    columns[f"{n} x {size}"] = layouts.only(f"on_{n}x{size}", str)
-show.note("tier_job", f"{tier_rows} x ({tier_prompt} + {tier_completion})")
-show.note("tier_rollouts", f"{tier_prompts} x {tier_group}")
-show.table("tiers", sizes.wide(tiers), columns, csv=tiers)
-
-# %% [markdown]
-# The note's own tiers, asked of the formulas: at its 12 bytes a parameter and at 16, with these lengths and, for its
-# *long chains*, with completions of 8,192 tokens, one sequence in a micro-batch, and 8 rollouts in flight on each card:
-# over eight cards, the 64 that DeepSeekMath samples for a prompt. An engine queues what has no room in its cache.
-
-# %%
-note_tiers = sizes.note_tiers(models, **job)
-
-# %% tags=["hide-input"]
-columns = {"the note": lambda row: row.tier, "set-up": lambda row: row.what}
-columns |= {"12 bytes": lambda row: row.at_12, "16 bytes": lambda row: row.at_16}
-columns |= layouts.written_as(".1f", {"in use at 16 (GiB a card)": "used_gib"})
-show.table("note_tiers", note_tiers, columns)
 
 # %% [markdown]
 # ## Predicted against measured
@@ -200,6 +166,7 @@ compared = None if measured is None else sizes.beside(measured, models, constant
 print(f"allocated, predicted before: {sizes.told(compared, 'before_error')}")
 print(f"allocated, with fitted constants: {sizes.told(compared, 'fitted_error')}")
 print(f"in use, with fitted constants: {sizes.told(compared, 'nvml_error')}")
+print(f"fits or not, in use as predicted before: {sizes.fits_told(compared)}")
 
 # %% tags=["hide-input"]
 gib = {"predicted (GiB)": "before_gib", "fitted": "gib", "measured": "measured_gib"}
@@ -211,18 +178,57 @@ columns = {
 columns |= layouts.written_as(".2f", gib)
 columns |= layouts.written_as("+.1%", {"error before": "before_error", "error fitted": "fitted_error"})
 columns |= layouts.written_as(".2f", used) | layouts.written_as("+.1%", {"error in use": "nvml_error"})
-columns |= {"why not measured": lambda row: row.failed if isinstance(row.failed, str) else ""}
+columns |= {"why not measured": lambda row: row.failed.split(":")[0] if isinstance(row.failed, str) else ""}
 device = sorted({session["device"]["name"] for session in sessions})
 show.notes(
     {
         "memory_before": sizes.told(compared, "before_error"),
         "memory_fitted": sizes.told(compared, "fitted_error"),
         "memory_in_use": sizes.told(compared, "nvml_error"),
+        "memory_fits": sizes.fits_told(compared),
         "memory_device": " and ".join(device) or "no device",
         "memory_constants": ", ".join(f"{k} {v:.3g}" for k, v in (constants or {}).items()) or "not fitted",
     }
 )
 show.table("memory", compared, columns)
+
+# %% [markdown]
+# ## What fits
+#
+# Each verdict is a number of bytes below a card's. State is sharded by ZeRO-3 over the cards, activations are
+# recomputed, and an engine, spread over the cards, sleeps while the trainer trains. A full update takes 16 bytes a
+# parameter. *With offload*: with the optimizer, or the weights as well, in the host's memory, whose size is not
+# checked; it costs time that is not estimated here. Sharding, offload, a sleeping engine, QLoRA, PPO and mixtures of
+# experts are formulas alone: the measurements above are of one card and of dense models.
+# Where constants were fitted, these verdicts use them.
+
+# %%
+job = dict(rows=tier_rows, prompt=tier_prompt, completion=tier_completion, prompts=tier_prompts, group=tier_group)
+large = {name: shape for name, shape in models.items() if name != "SmolLM2-135M"}  # which fits everywhere
+known = constants or sizing.CONSTANTS
+tiers = sizes.tiers(large, constants=known, **job)
+
+# %% tags=["hide-input"]
+columns = {"model": lambda row: row.model, "update": lambda row: row.update, "method": lambda row: row.method.upper()}
+for n, size in sizes.CARDS:
+    columns[f"{n} x {size}"] = layouts.only(f"on_{n}x{size}", str)
+show.note("tier_job", f"{tier_rows} x ({tier_prompt} + {tier_completion})")
+show.note("tier_rollouts", f"{tier_prompts} x {tier_group}")
+show.table("tiers", sizes.wide(tiers), columns, csv=tiers)
+
+# %% [markdown]
+# The note's own tiers, asked of the formulas: at its 12 bytes a parameter and at 16, with these lengths and, for its
+# *long chains*, with completions of 8,192 tokens, one sequence in a micro-batch, and 8 rollouts in flight on each card:
+# over eight cards, the 64 that DeepSeekMath samples for a prompt. An engine queues what has no room in its cache.
+
+# %%
+note_tiers = sizes.note_tiers(models, constants=known, **job)
+
+# %% tags=["hide-input"]
+columns = {"the note": lambda row: row.tier, "set-up": lambda row: row.what}
+columns |= {"12 bytes": lambda row: row.at_12, "16 bytes": lambda row: row.at_16}
+columns |= layouts.written_as(".1f", {"in use at 16 (GiB a card)": "used_gib"})
+show.table("note_tiers", note_tiers, columns)
 
 # %% [markdown]
 # ## Seconds of a GRPO step
@@ -336,7 +342,6 @@ from IPython.display import HTML
 
 from lib.report import page, quiz
 
-known = constants or sizing.CONSTANTS
 on_page = {name: models[name] for name in ("Qwen3-1.7B", "SmolLM2-135M", "Qwen2.5-7B", "Qwen2.5-14B")}
 show.glue("page", HTML(page.render(on_page, known, rates)), display=False)
 show.glue("exercises", HTML(quiz.render(quiz.exercises(models, known))), display=False)

@@ -52,7 +52,10 @@ def conventions(shape: sizing.Shape, of_note: float = 7e9) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def on_cards(s: sizing.Shape, method: str, update: str, cards: int, offload: str, states: str = "16", **job) -> float:
+def on_cards(
+    s: sizing.Shape, method: str, update: str, cards: int, offload: str, states: str = "16",
+    constants: dict = sizing.CONSTANTS, **job,
+) -> float:  # fmt: skip
     """GiB in use on each of some cards: state sharded by ZeRO-3, checkpointing on, rollouts in turn with training.
 
     job: as JOB. The engine is spread over the cards, and each holds the keys and values of `prompts` x `group`.
@@ -62,11 +65,12 @@ def on_cards(s: sizing.Shape, method: str, update: str, cards: int, offload: str
     positions, scored, longest = sizing.batch(method, job["rows"], job["prompt"], job["completion"])
     trained = sizing.training(
         s, method, update, positions, scored, longest, states=states, cards=cards, zero=3 if cards > 1 else 0,
-        offload=offload, reward_model=s if method == "ppo" else None,
+        offload=offload, reward_model=s if method == "ppo" else None, constants=constants,
     )  # fmt: skip
     generates = method in ("grpo", "ppo")
     kv = sizing.kv_cache(s, job["prompts"], job["group"], job["prompt"], job["completion"])
-    return sizing.in_use(trained, s, "sleep" if generates else "none", kv=kv, cards=cards) / GIB
+    place = "sleep" if generates else "none"
+    return sizing.in_use(trained, s, place, kv=kv, cards=cards, constants=constants) / GIB
 
 
 def verdict(s: sizing.Shape, method: str, update: str, cards: int, card_gib: float, **job) -> tuple[str, float]:
@@ -194,3 +198,16 @@ def told(compared: pd.DataFrame | None, error: str) -> str:
         f"{(size <= 0.1).sum()} of {len(known)} held-out configurations within 10%, median {size.median():.1%}, "
         f"worst {worst[error]:+.1%} ({worst['configuration'].replace('_', ' ')})"
     )
+
+
+def fits_told(compared: pd.DataFrame | None) -> str:
+    """How many verdicts were right that were made before: in use, by NVML, below the card's memory or not.
+
+    A configuration did not fit where it ended in an out-of-memory error; one that ended otherwise is not counted.
+    """
+    if compared is None:
+        return "not measured"
+    ran, out = compared["measured_gib"].notna(), compared["failed"].fillna("").str.startswith("OutOfMemoryError")
+    said = compared["before_nvml_gib"] <= memory.CARD_GIB
+    right = (said & ran) | (~said & out)
+    return f"{right.sum()} of {(ran | out).sum()} verdicts were right; {out.sum()} did not fit"
