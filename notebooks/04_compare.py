@@ -610,10 +610,10 @@ by_part, gap = benches.side_by_side(bench_parts), benches.floor(measured, sessio
 chain = benches.waterfall(measured, sessions)
 
 # %% tags=["hide-input"]
-for key, table in (("lean_phases", by_part), ("lean_floor", gap)):
-    show.table(key, table.rename_axis("part").reset_index(), bench_layouts.by_variant(table))
+show.table("lean_phases", by_part.rename_axis("part").reset_index(), bench_layouts.by_variant(by_part))
+show.table("lean_floor", gap.rename_axis("part").reset_index(), bench_layouts.by_variant(gap))
 show.table("waterfall", chain, bench_layouts.WATERFALL)
-show.notes(bench_phrases.floor(gap) | bench_phrases.waterfall(chain, faster))
+show.notes(bench_phrases.floor(gap) | bench_phrases.waterfall(chain, faster, benches.not_reached(chain, sessions)))
 show.figure("waterfall", plots.waterfall, chain, ends=show.told["waterfall_ends"])
 
 # %% [markdown]

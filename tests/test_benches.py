@@ -93,6 +93,15 @@ def test_the_savings_add_up_to_the_way_from_first_to_last():
     assert benches.waterfall(ROWS, old)["does"].isna().all()
 
 
+def test_a_saving_that_the_session_did_not_reach_is_named():
+    assert benches.not_reached(benches.waterfall(ROWS, NOTES), NOTES) == []
+    more = [NOTES[0] | {"facts": {"savings": NOTES[0]["facts"]["savings"] | {"norms": "", "compile": ""}}}]
+    chain = benches.waterfall(ROWS, more)
+    assert benches.not_reached(chain, more) == ["norms"]
+    told = bench_phrases.waterfall(chain, pd.DataFrame(), ["norms"])["waterfall_ends"]
+    assert "s with the 4 reached (not norms)" in told
+
+
 def test_the_waterfall_is_of_one_session():
     cut = pd.DataFrame([{"session": LATER, "case": "published-1.7b", "part": "waterfall", "variant": "+none",
                          "dead_share": 0.0, "wall_s": 9.0}] * 9)  # fmt: skip

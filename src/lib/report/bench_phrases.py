@@ -66,16 +66,20 @@ def floor(table: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def waterfall(steps: pd.DataFrame, whole: pd.DataFrame) -> dict[str, str]:
-    """From where to where the savings lead, and the largest three; stock's and lean's own steps for comparison."""
+def waterfall(steps: pd.DataFrame, whole: pd.DataFrame, not_reached: list[str]) -> dict[str, str]:
+    """From where to where the savings lead, and the largest three; stock's and lean's own steps for comparison.
+
+    not_reached: savings that the session had no time for.
+    """
     if steps.empty:
         return {"waterfall_ends": ABSENT, "waterfall_largest": ABSENT}
     largest = steps.dropna(subset=["saved_s"]).nlargest(3, "saved_s")
     here = whole[(whole["case"] == benches.PUBLISHED) & (whole["dead_share"] == 0)] if len(whole) else whole
     own = {row.variant: f"{row.s:.2f} s" for row in here.itertuples()}
     first, last = steps["s"].iloc[0], steps["s"].iloc[-1]
+    most = f"the {len(steps) - 1} reached (not {', '.join(not_reached)})" if not_reached else "all"
     return {
-        "waterfall_ends": f"{first:.2f} s without any and {last:.2f} s with all (stock's own step "
+        "waterfall_ends": f"{first:.2f} s without any and {last:.2f} s with {most} (stock's own step "
         f"{own.get('stock', ABSENT)}, lean's {own.get('lean', ABSENT)})",
         "waterfall_largest": ", ".join(f"{row.saving} {row.saved_s:.2f} s" for row in largest.itertuples()),
     }

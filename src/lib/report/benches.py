@@ -217,6 +217,14 @@ def waterfall(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
     return table.assign(saved_s=-table["s"].diff())
 
 
+def not_reached(chain: pd.DataFrame, sessions: list[dict]) -> list[str]:
+    """The savings that a session has, and that its time ended before: of `waterfall`. Compiled layers are optional."""
+    if chain.empty:
+        return []
+    told = next((s["facts"].get("savings", {}) for s in sessions if s["session"] == chain["session"].iloc[0]), {})
+    return [name for name in told if name not in {*chain["saving"], "compile"}]
+
+
 def agreement(sessions: list[dict]) -> pd.DataFrame:
     """What the bench checked, one row a case and variant, each fact of the newest session that has it.
 

@@ -326,7 +326,7 @@ def waterfall(steps: pd.DataFrame) -> Figure:
         axis.plot([row.s, row.s], [place - 0.35, place + 1.35], color=GREY, linewidth=0.8)  # where the next one begins
     axis.barh(len(steps), last.s, 0.7, color=GREY)
     axis.text(last.s + 0.01 * longest, len(steps), f"{last.s:.2f} s", va="center", fontsize=9)
-    names = ["no saving", *(f"+ {saving}" for saving in steps["saving"].iloc[1:]), "all of them"]
+    names = ["no saving", *(f"+ {saving}" for saving in steps["saving"].iloc[1:]), "with all these"]
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
