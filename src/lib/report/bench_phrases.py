@@ -37,9 +37,9 @@ def lean(steps: pd.DataFrame, sessions: list[dict]) -> dict[str, str]:
 
 
 def beside(row, key: str) -> str:
-    """A multiple of `benches.whole_steps` with the two medians that it is of."""
+    """A multiple of `benches.whole_steps` with the two medians that it is of, and the smaller n of the two."""
     base_s, own_s, n = (getattr(row, f"{key}{name}") for name in ("_base_s", "_own_s", "_n"))
-    return f"{times(getattr(row, key))} ({base_s:.2f} s against {own_s:.2f} s, {n:.0f} steps or more of each)"
+    return f"{times(getattr(row, key))} ({base_s:.2f} s against {own_s:.2f} s, n = {n:.0f})"
 
 
 def where(session: dict) -> str:
