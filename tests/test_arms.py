@@ -169,7 +169,7 @@ def test_only_real_positions_are_computed_and_a_shared_start_once(tmp_path):
     alone = sum(len(c) + len(r) for c, r in pairs)
     shared = sum(len(os.path.commonprefix([c, r])) for c, r in pairs)
     assert passed("dpo", {"padding"}) == [alone]
-    assert passed("dpo", {"padding", "prompt"}) == [alone - shared]
+    assert passed("dpo", {"padding", "prompt"}) == [alone - shared - 15 * 6]  # pairs begin with it too
     assert passed("dpo", {"padding", "instruction"}) == [alone - 31 * 6]
     assert passed("dpo", {"padding", "instruction", "prompt"}) == [alone - shared - 15 * 6]
 
@@ -244,13 +244,11 @@ def test_rows_that_see_each_other_are_caught(tmp_path, stock, monkeypatch, capsy
     assert apart(trained(tmp_path, arm, ARMS[arm][1])[1][0], expected) > 0.01
 
 
-@pytest.mark.parametrize(
-    "left_out", [dict(head=0), dict(again=torch.empty(0, dtype=torch.long))], ids=["head", "again"]
-)
-def test_a_shared_start_that_learns_from_one_row_alone_is_caught(tmp_path, stock, monkeypatch, left_out):
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_shared_start_that_learns_from_one_row_alone_is_caught(tmp_path, stock, monkeypatch, arm):
     honest = flat.rows_of
-    monkeypatch.setattr(flat, "rows_of", lambda *args, **kw: honest(*args, **kw)._replace(**left_out))
-    assert apart(trained(tmp_path, "dpo", LeanDPOTrainer)[1][0], stock("dpo")[1][0]) > 0.01
+    monkeypatch.setattr(flat, "rows_of", lambda *args: (rows := honest(*args))._replace(again=rows.again[:0]))
+    assert apart(trained(tmp_path, arm, ARMS[arm][1])[1][0], stock(arm)[1][0]) > 0.01
 
 
 @pytest.mark.parametrize(
@@ -284,7 +282,7 @@ def gradients(kind, dtype, pairs, pad=0, make=tiny_model):
     """Gradient of a weighted sum of hidden states of ragged rows; kind: stock, or lean."""
     model = make().to(torch.bfloat16).to(dtype)  # the same weights in both precisions
     if kind == "lean":
-        flat.Flat(model).use(True, head=True, pairs=pairs)
+        flat.Flat(model).use(True, "pairs" if pairs else "rows")
         norms.run(norms.layers(model), fused=True)
     draw = torch.Generator().manual_seed(1)
     ids, mask = torch.randint(0, 61, (8, 40), generator=draw), torch.zeros(8, 40, dtype=torch.long)

@@ -22,7 +22,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import add_fused_lm_head
 
 from lib import clock, grpo
-from lib.lean import adapters, engine, micro_batches, norms, packed
+from lib.lean import adapters, engine, flat, micro_batches, norms
 from lib.lean.trainer import SAVINGS, LeanGRPOTrainer
 
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo")
@@ -141,34 +141,56 @@ def test_one_micro_batch_for_six_keeps_the_normaliser(tmp_path, stock, monkeypat
     assert apart(trained(tmp_path, LeanGRPOTrainer, prepare=room, **settings)[1][0], expected) > 0.05
 
 
-def test_naive_packing_is_caught(tmp_path, stock, monkeypatch):
-    """Rows packed under a plain causal mask read each other: the run-time check must notice and fall back."""
-    honest = packed.shared_prefix
+@pytest.fixture
+def leaking(monkeypatch):
+    """All rows of a micro-batch as one row under a plain causal mask: they read each other."""
+    honest = flat.sdpa_attention_forward
 
-    def leaking(*args):
-        inputs, where = honest(*args)
-        inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"]).tril()
-        return inputs, where
+    def attention(module, query, key, value, mask, flat_rows=None, **kwargs):
+        return honest(module, query, key, value, None if flat_rows else mask, **kwargs)
 
-    monkeypatch.setattr(packed, "shared_prefix", leaking)
+    monkeypatch.setitem(flat.AttentionInterface._global_mapping, flat.NAME, attention)
+
+
+def test_rows_that_read_each_other_are_caught(tmp_path, stock, monkeypatch, leaking):
     expected = stock()[1][0]
     monkeypatch.setattr(LeanGRPOTrainer, "_check", lambda self, *args: None)
     assert apart(trained(tmp_path, LeanGRPOTrainer)[1][0], expected) > 0.01
 
 
-def test_the_check_falls_back_and_says_so(tmp_path, stock, monkeypatch, capsys):
-    honest = packed.shared_prefix
-
-    def late(*args):
-        inputs, where = honest(*args)
-        inputs["position_ids"] = inputs["position_ids"] + (inputs["position_ids"] > 2)
-        return inputs, where
-
-    monkeypatch.setattr(packed, "shared_prefix", late)
+def test_the_check_falls_back_and_says_so(tmp_path, stock, leaking, capsys):
     trainer, [found] = trained(tmp_path, LeanGRPOTrainer)
     assert "log-probabilities part from TRL's" in capsys.readouterr().out
     assert not trainer.savings & {"prefix", "lora", "norms"} and "drop" in trainer.savings
     assert apart(found, stock()[1][0]) < 1e-5
+
+
+def test_a_prompt_that_learns_from_one_rollout_alone_is_caught(tmp_path, stock, monkeypatch):
+    honest = flat.rows_of
+    monkeypatch.setattr(flat, "rows_of", lambda *args: (rows := honest(*args))._replace(again=rows.again[:0]))
+    assert apart(trained(tmp_path, LeanGRPOTrainer)[1][0], stock()[1][0]) > 0.01
+
+
+def test_shared_starts_are_laid_out_once():
+    """Three rows of a group, one of another with the same first token, one of a single token; 0 is padding."""
+    ids = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 0], [1, 2, 5, 6], [1, 7, 5, 6], [9, 0, 0, 0]])
+    mask = (ids != 0).long()
+    rows = flat.rows_of(ids, mask, "rows")
+    assert ids.flatten()[rows.own].tolist() == [1, 2, 3, 4, 5, 6, 7, 5, 6, 9]
+    places = [[0, 1, 2, 3], [0, 1, 2], [0, 1, 4, 5], [0, 6, 7, 8], [9]]
+    assert [p[m.bool()].tolist() for p, m in zip(rows.cells.view(5, 4), mask, strict=True)] == places
+    assert rows.again.tolist() == [4, 5, 6, 8, 9, 12]  # cells of rows 1 to 3 that another row computes
+    assert len(flat.rows_of(ids, mask).own) == 16 and not len(flat.rows_of(ids, mask).again)
+    pairs = flat.rows_of(ids[[0, 3, 2, 4]], mask[[0, 3, 2, 4]], "pairs")  # rows 0 and 2, then 1 and 3
+    assert len(pairs.own) == 4 + 2 + 3 + 1
+
+
+def test_units_are_dealt_by_their_positions():
+    units = [(5, [0]), (4, [1, 2]), (3, [3]), (3, [4])]
+    assert micro_batches.fill(units, 4, 9, None, padded=False) == [[0, 1, 2], [3, 4]]
+    assert micro_batches.fill(units, 4, 9, None, padded=True) == [[0], [1, 2, 3], [4]]  # 2 x 4 positions, 3 x 4 > 9
+    assert micro_batches.fill(units, 4, 9, 2, padded=True) == [[0], [1, 2], [3, 4]]  # at most 2 rollouts
+    assert micro_batches.fill(units, 1, 9, None, padded=False) == [[0, 1, 2, 3, 4]]  # one slot: the budget grows
 
 
 def test_naive_old_log_probabilities_are_caught(tmp_path, stock):
@@ -235,7 +257,7 @@ def test_two_processes_one_of_them_without_signal(tmp_path):
 
 
 def scored(kind, dtype, pad=0):
-    """Gradient of a weighted sum of completion log-probabilities; kind: rows, or packed with fused LoRA layers."""
+    """Gradient of a weighted sum of completion log-probabilities; kind: rows, or flat with fused LoRA layers."""
     model = tiny_model().to(torch.bfloat16).to(dtype)  # the same weights in both precisions
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     torch.manual_seed(1)
@@ -254,10 +276,12 @@ def scored(kind, dtype, pad=0):
     ids, mask = torch.tensor(ids), torch.tensor(mask)
     weight = torch.randn(len(ids), 20, generator=torch.Generator().manual_seed(5)) * mask[:, -20:]
     autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
-    if kind == "packed":
+    if kind == "flat":
         adapters.run(model, fused=True, casts=False)
         norms.run(norms.layers(model), fused=True)
-        logps, _ = packed.shared_prefix_logps(model, autocast, ids, mask, 20, 61)
+        rows = flat.Flat(model)
+        rows.use(True, share="rows")
+        logps, _ = flat.completion_logps(model, rows, autocast, ids, mask, 20)
     else:
         labels = ids.masked_fill(mask == 0, -100)
         labels[:, :-20] = -100
@@ -269,9 +293,9 @@ def scored(kind, dtype, pad=0):
 
 def test_in_bfloat16_no_farther_from_float32_than_stock_padded_otherwise():
     truth = scored("rows", torch.float32)
-    assert apart(scored("packed", torch.float32), truth) < 1e-5
+    assert apart(scored("flat", torch.float32), truth) < 1e-5
     stock = max(apart(scored("rows", torch.bfloat16, pad), truth) for pad in (0, 37))
-    assert apart(scored("packed", torch.bfloat16), truth) < 1.1 * stock
+    assert apart(scored("flat", torch.bfloat16), truth) < 1.1 * stock
 
 
 def test_casts_left_out_change_no_bit():

@@ -19,7 +19,7 @@ SFT_SAVINGS = {
     "instruction": "what all rows of a batch begin with is computed once",
 } | modules.SAVINGS
 DPO_SAVINGS = SFT_SAVINGS | {
-    "prompt": "what a pair begins with, the prompt and maybe more, is computed once",
+    "prompt": "what a pair begins with, the prompt above all, is computed once (so is the instruction)",
     "reference": "the reference scores each pair once, before training, not once an epoch",
 }
 FORWARD = {"padding", "instruction", "prompt"} | modules.FORWARD  # those that compute the forward pass otherwise
@@ -71,7 +71,8 @@ class Lean:
     def _use_modules(self, savings) -> None:
         for model, found, rows in zip(self._models, self._norms, self._flat, strict=True):
             modules.use(model, found, savings)
-            rows.use("padding" in savings, head="instruction" in savings, pairs="prompt" in savings)
+            share = "pairs" if "prompt" in savings else "rows" if "instruction" in savings else None
+            rows.use("padding" in savings, share)
 
     @contextlib.contextmanager
     def _modules(self, savings, after=frozenset()):

@@ -21,36 +21,32 @@ class Rows(NamedTuple):
 
     cells: torch.Tensor  # (B * L): the flat position of each cell; of padding any
     own: torch.Tensor  # (T): the cell that each flat position was taken from
-    again: torch.Tensor  # (S): cells beyond the head whose flat position was taken from the first row of the pair
-    head: int  # columns that are the same in all rows, and taken from the first
+    again: torch.Tensor  # (S): real cells whose flat position was taken from another row
     batch: int  # B
 
 
-def rows_of(ids, mask, head: bool, pairs: bool) -> Rows:
+def rows_of(ids, mask, share: str | None = None) -> Rows:
     """The layout of a batch padded on the right: ids and mask (B, L), mask 1 where there is a token.
 
-    head: what all rows begin with is computed once. pairs: row i + B/2 is computed from where it parts from row i on
-    (DPO's batch: chosen rows, then rejected ones).
+    share: None; or "rows", what a row and the one before it begin with is computed once (and so on back: a group's
+    prompt, the instruction of all); or "pairs", the same with row i + B/2 behind row i (DPO's batch).
     """
-    real = mask.bool()
-    shared, half, width = torch.zeros_like(real), len(ids) // 2, 0
-    if pairs:
-        same = (ids[:half] == ids[half:]) & real[:half] & real[half:]
-        shared[half:] = same.long().cumprod(1).bool()
-    if head:
-        width = int(((ids == ids[0]) & real).all(0).long().cumprod(0).sum())
-        shared[1:, :width] = True
-    mine = real & ~shared
-    place = (mine.flatten().cumsum(0) - 1).view_as(real)
-    if pairs:
-        place[half:] = torch.where(shared[half:], place[:half], place[half:])
-    place[:, :width] = place[0, :width]
-    shared[:, :width] = False
+    real, index = mask.bool(), torch.arange(len(ids), device=ids.device)
+    source = index[:, None].expand(real.shape)  # the row that each cell is taken from
+    if share is not None:
+        order = index.view(2, -1).t().flatten() if share == "pairs" else index
+        ordered = ids[order].masked_fill(~real[order], -1)
+        same = (ordered[1:] == ordered[:-1]) & real[order][1:]
+        begin = index[:, None].repeat(1, ids.shape[1])
+        begin[1:].masked_fill_(same.long().cumprod(1).bool(), 0)
+        source = torch.empty_like(begin)
+        source[order] = order[begin.cummax(0).values]
+    mine = real & (source == index[:, None])
+    place = (mine.flatten().cumsum(0) - 1).view_as(real).gather(0, source)
     return Rows(
         place.masked_fill(~real, 0).flatten(),
         mine.flatten().nonzero().flatten(),
-        shared.flatten().nonzero().flatten() if pairs else place.new_empty(0),
-        width,
+        index[:0] if share is None else (real & ~mine).flatten().nonzero().flatten(),
         len(ids),
     )
 
@@ -59,21 +55,18 @@ class _Spread(torch.autograd.Function):
     """(T, ...) to (B * L, ...)."""
 
     @staticmethod
-    def forward(ctx, flat, cells, own, again, head, batch):
+    def forward(ctx, flat, cells, own, again):
         ctx.save_for_backward(cells, own, again)
-        ctx.head, ctx.batch = head, batch
         return flat.index_select(0, cells)
 
     @staticmethod
     def backward(ctx, grad):
         cells, own, again = ctx.saved_tensors
         flat = grad.index_select(0, own)  # padding, whose gradient is 0, is left out
-        if len(again):
-            flat.index_add_(0, cells[again], grad.index_select(0, again))  # no place twice: the order cannot matter
-        if ctx.head:  # many rows: added up in float32, rounded once
-            wide = torch.promote_types(grad.dtype, torch.float32)
-            flat[: ctx.head] = grad.view(ctx.batch, -1, *grad.shape[1:])[:, : ctx.head].sum(0, dtype=wide)
-        return flat, None, None, None, None, None
+        if len(again):  # many rows may meet here: added up in float32, rounded once
+            flat = flat.to(torch.promote_types(grad.dtype, torch.float32))
+            flat.index_add_(0, cells[again], grad.index_select(0, again).to(flat.dtype))
+        return flat.to(grad.dtype), None, None, None
 
 
 class _Collect(torch.autograd.Function):
@@ -91,8 +84,8 @@ class _Collect(torch.autograd.Function):
         return grad.new_zeros(ctx.shape).index_copy_(0, own, grad), None
 
 
-def _spread(flat, rows: Rows):
-    cells = _Spread.apply(flat, *rows)
+def _spread(flat, rows: Rows, again):
+    cells = _Spread.apply(flat, rows.cells, rows.own, again)
     return cells.view(rows.batch, -1, *flat.shape[1:])
 
 
@@ -100,7 +93,12 @@ def _attention(module, query, key, value, attention_mask, flat_rows: Rows | None
     """Attention of the layers whose `config` names it: SDPA's, on the rows of a flat batch without a mask."""
     if flat_rows is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    query, key, value = (_spread(x[0].transpose(0, 1), flat_rows).transpose(1, 2) for x in (query, key, value))
+    # What a query of a shared position gives is read in one row alone, so no other row has a gradient to bring back.
+    again = flat_rows.again
+    query, key, value = (
+        _spread(x[0].transpose(0, 1), flat_rows, cells).transpose(1, 2)
+        for x, cells in ((query, again[:0]), (key, again), (value, again))
+    )
     out, _ = sdpa_attention_forward(module, query, key, value, None, **kwargs)
     return _Collect.apply(out.flatten(0, 1), flat_rows.own)[None], None
 
@@ -114,34 +112,43 @@ class Flat:
     def __init__(self, model):
         self.decoder = model.get_decoder()
         found = [m for m in self.decoder.modules() if type(m).__name__.endswith("Attention") and hasattr(m, "config")]
-        self.configs = {m: m.config for m in found}  # of each attention layer
-        self.handles, self.shared = [], {}
+        self.configs = {m: (m.config, copy.copy(m.config)) for m in found}  # of each attention layer: its own, flat's
+        for _, config in self.configs.values():  # the model's own, which is saved, stays as it is
+            config._attn_implementation = NAME
+        self.handles, self.share = [], None
+        self.asked = True  # False: on, but for `completion_logps` alone
 
-    def use(self, on: bool, head: bool = False, pairs: bool = False) -> None:
-        """on: run batches that come with a mask of two dimensions flat. head, pairs: as in `rows_of`."""
-        self.shared = dict(head=head, pairs=pairs)
+    def use(self, on: bool, share: str | None = None) -> None:
+        """on: run batches that come with a mask of two dimensions flat. share: as in `rows_of`."""
+        self.share = share
         if on and not self.handles:
             self.handles = [
                 self.decoder.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),  # before counters
                 self.decoder.register_forward_hook(self._leave, with_kwargs=True),
             ]
-            for m, config in self.configs.items():
-                m.config = copy.copy(config)  # the model's own configuration, which is saved, stays as it is
-                m.config._attn_implementation = NAME
+            for m, (_, config) in self.configs.items():
+                m.config = config
         elif not on and self.handles:
             for handle in self.handles:
                 handle.remove()
             self.handles = []
-            for m, config in self.configs.items():
+            for m, (config, _) in self.configs.items():
                 m.config = config
 
     def _enter(self, decoder, args, kwargs):
         ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
-        if args or ids is None or mask is None or mask.dim() != 2 or kwargs.get("use_cache") is not False:
+        if (
+            not self.asked
+            or args
+            or ids is None
+            or mask is None
+            or mask.dim() != 2
+            or kwargs.get("use_cache") is not False
+        ):
             return None  # no training pass of a padded batch: generation, for instance
         if kwargs.get("position_ids") is not None:
             return None
-        rows = rows_of(ids, mask, **self.shared)
+        rows = rows_of(ids, mask, self.share)
         flat = dict(
             input_ids=ids.flatten()[rows.own][None],
             position_ids=(rows.own % ids.shape[1])[None],
@@ -155,5 +162,30 @@ class Flat:
     def _leave(self, decoder, args, kwargs, output):
         rows = kwargs.get("flat_rows")
         if rows is not None:
-            output.last_hidden_state = _spread(output.last_hidden_state[0], rows)
+            output.last_hidden_state = _spread(output.last_hidden_state[0], rows, rows.again)
         return output
+
+
+def completion_logps(model, flat: Flat, autocast, input_ids, attention_mask, width: int):
+    """Log-probabilities and entropies (B, width) of completions, 0 where masked, from a batch run flat.
+
+    input_ids, attention_mask (B, P + width): prompts padded on the left, completions on the right, rows of a group side
+    by side. model: with TRL's fused head, and flat in use. autocast: the context to run under.
+    """
+    real = attention_mask.bool()
+    scored = real.clone()
+    scored[:, :-width] = False
+    place = (~real).byte().argsort(dim=1, stable=True)[:, : int(real.sum(1).max())]  # padding to the right
+    labels = input_ids.masked_fill(~scored, -100).gather(1, place)
+    flat.asked = True
+    try:
+        with autocast:
+            rows = dict(input_ids=input_ids.gather(1, place), attention_mask=real.gather(1, place).long())
+            out = model(**rows, labels=labels, fused_lm_head=True)
+    finally:
+        flat.asked = False
+    of_labels, of_completions = labels[:, 1:] != -100, scored[:, -width:]
+    return tuple(
+        None if x is None else x.new_zeros(of_completions.shape).masked_scatter(of_completions, x[of_labels])
+        for x in (out.log_probs, out.entropy)
+    )

@@ -4,8 +4,6 @@ import itertools
 
 import torch
 
-from lib.lean import packed
-
 # What the loss of a micro-batch must be scaled by, so that other micro-batches add up to the gradient of TRL's.
 SCALES = {"dapo": "none", "cispo": "none", "grpo": "rows", "dr_grpo": "rows", "bnpo": "tokens"}
 RESHAPE = {"drop", "prefix", "pack"}  # the savings that deal rows to micro-batches anew
@@ -44,7 +42,8 @@ class MicroBatches:
             most = None if "pack" in self.savings else len(chunks[0])
             units = self._units(rows, prompts, lengths, most)
             budget = self._positions(rollouts, units, len(chunks[0]))
-            batches += self._aligned(packed.fill(units, window, budget, most), window, rollouts, chunk_tokens)
+            plan = fill(units, window, budget, most, padded="prefix" not in self.savings)
+            batches += self._aligned(plan, window, rollouts, chunk_tokens)
         return batches
 
     def _units(self, rows, prompts, lengths, most) -> list:
@@ -54,7 +53,7 @@ class MicroBatches:
         before = self.accelerator.process_index * len(prompts)
         groups = [list(g) for _, g in itertools.groupby(rows, key=lambda i: (before + i) // self.num_generations)]
         groups = [g[k : k + (most or len(g))] for g in groups for k in range(0, len(g), most or len(g))]
-        return [(prompts[g[0]] - 1 + sum(lengths[i] for i in g), g) for g in groups]
+        return [(prompts[g[0]] + sum(lengths[i] for i in g), g) for g in groups]
 
     def _positions(self, rollouts, units, rows) -> float:
         """Positions that a micro-batch may hold: as many as TRL's, or on a GPU as many as a probe says that fit."""
@@ -72,8 +71,8 @@ class MicroBatches:
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
         positions = ids.numel()
-        if "prefix" in self.savings:
-            positions = int(mask.sum() - (len(rows) - 1) * (batch["prompt_mask"].sum(1).max() - 1) - len(rows))
+        if "prefix" in self.savings:  # the rows are of one group
+            positions = int(mask.sum() - (len(rows) - 1) * batch["prompt_mask"].sum(1).max())
         self.model.gradient_checkpointing_disable()
         before = torch.cuda.memory_allocated()
         held = self._forward(self.model, ids, mask, batch["completion_ids"].shape[1], compute_entropy=True)
@@ -130,3 +129,29 @@ class MicroBatches:
                 elif torch.is_tensor(v) and v.ndim == 2 and v.shape[1] == full:
                     batch[k] = v[:, :width]
         return batch
+
+
+def fill(units: list[tuple[int, list]], slots: int, budget: float, rows: int | None, padded: bool) -> list[list]:
+    """Deal units (positions, rollouts) to at most `slots` micro-batches, long ones first.
+
+    A micro-batch costs the positions of its units, or where rows are padded its number of units x the longest, and
+    holds at most `budget`; or, where `rows` is given, at most that many rollouts whatever their length. When the slots
+    do not suffice, the budget grows.
+    """
+    units = sorted(units, key=lambda unit: -unit[0])
+    while True:
+        batches: list[list] = []
+        for positions, members in units:
+            last = batches[-1] if batches else []
+            if rows is not None:
+                full = sum(len(m) for _, m in last) + len(members) > rows
+            elif padded:
+                full = (len(last) + 1) * max([positions, *(p for p, _ in last)]) > budget
+            else:
+                full = positions + sum(p for p, _ in last) > budget
+            if full or not batches:
+                batches.append([])
+            batches[-1].append((positions, members))
+        if len(batches) <= slots:
+            return [[i for _, members in batch for i in members] for batch in batches]
+        budget, rows = budget * 1.25, rows and rows + 1

@@ -13,13 +13,13 @@ import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from lib.lean import adapters, engine, modules, norms, packed
+from lib.lean import adapters, engine, flat, modules, norms
 from lib.lean.micro_batches import RESHAPE, SCALES, MicroBatches
 from lib.lean.modules import OPTIONAL
 
 SAVINGS = {
     "drop": "rows whose advantage is exactly 0 are not forwarded; AdamW still steps, on zeros if none is left",
-    "prefix": "the prompt of a group is forwarded once (lib.lean.packed)",
+    "prefix": "what neighbouring rows begin with, a group's prompt above all, is forwarded once (lib.lean.flat)",
     "old": "on-policy, the old log-probabilities are the training pass's own: no pass without gradients before it",
     "pack": "micro-batches are filled by positions, not by rows",
     "trim": "padding that no row of a micro-batch needs is cut off",
@@ -38,7 +38,8 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
     def __init__(self, *args, savings=frozenset(SAVINGS), **kwargs):
         self.savings = frozenset()  # until the trainer stands
         super().__init__(*args, **kwargs)
-        self._norms = norms.layers(self.model)
+        self._norms, self._flat = norms.layers(self.model), flat.Flat(self.model)
+        self._flat.asked = False  # stock passes, evaluation among them, pad prompts on the left
         self._loader, self._prompt_ids, self._scoring, self._known_rewards, self._correcting = (
             None,
             {},
@@ -72,6 +73,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
 
     def _use_modules(self, savings) -> None:
         modules.use(self.model, self._norms, savings)
+        self._flat.use("prefix" in savings, share="rows")
 
     def _inexact(self) -> tuple:
         """(whether it holds, savings that it switches off, reason) of this trainer's settings."""
@@ -98,6 +100,7 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
             (self.multi_objective_aggregation != "sum_then_normalize", ["drop"], "rewards are normalised over groups"),
             (self.rollout_func is not None, ["drop", "rollouts"], "a rollout_func makes the rollouts"),
             (not modules.plain_attention(self.model), ["prefix"], "attention is not plain SDPA"),
+            (not self._flat.configs, ["prefix"], "the layers' attention is not of the known form"),
             (self.tools or self.environment_factories is not None, ["tokens"], "prompts depend on tools"),
             (not_plain, [*layers, "sync"], not_plain),
             (not isinstance(rows_of, Dataset) or rows_of.format["type"], ["rows"], "the data set makes its rows anew"),
@@ -232,9 +235,8 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
     def _forward(self, model, input_ids, attention_mask, width, **kwargs):
         if "prefix" not in self.savings:
             return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, width, **kwargs)
-        pad = self._tokenizer.pad_token_id
-        autocast = self.accelerator.autocast()
-        return *packed.shared_prefix_logps(model, autocast, input_ids, attention_mask, width, pad), None
+        parts = (self.accelerator.autocast(), input_ids, attention_mask, width)
+        return *flat.completion_logps(model, self._flat, *parts), None
 
     def _ratio(self, logps, batch):
         """Importance-sampling ratio of engine and trainer as TRL computes it, and its metrics."""
