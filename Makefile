@@ -112,7 +112,7 @@ $(NB)/02_dpo-s%.ipynb: notebooks/02_dpo.py $(NB)/01_sft-s%.ipynb $(COMMON) | $(R
 $(NB)/03_grpo-s%.ipynb: notebooks/03_grpo.py $(NB)/01_sft-s%.ipynb $(COMMON) | $(READY)
 	@$(EXECUTE) 03_grpo --seed $*
 $(NB)/04_compare.ipynb: notebooks/04_compare.py $(EXECUTED) $(NB)/.seeds $(wildcard book/*.yaml) \
-  $(wildcard book/results/$(PROFILE)/*.csv runs/$(PROFILE)/*/record/run.json) $(COMMON) | $(READY)
+  $(wildcard book/results/bench/* book/results/$(PROFILE)/*.csv runs/$(PROFILE)/*/record/run.json) $(COMMON) | $(READY)
 	@$(EXECUTE) 04_compare --seeds $(SEEDS)
 $(NB)/05_sizing.ipynb: notebooks/05_sizing.py $(EXECUTED) $(NB)/.seeds $(wildcard book/*.yaml book/*.csv) \
   $(wildcard book/results/bench/*.parquet) $(COMMON) | $(READY)

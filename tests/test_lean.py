@@ -400,6 +400,42 @@ def test_rows_are_read_once_a_generation(tmp_path):
     assert len(stock) >= 6 and lean == list(dict.fromkeys(stock))
 
 
+def test_equal_neighbours_are_one_request_and_come_back_in_order(monkeypatch):
+    asked = []
+
+    class Asked:
+        temperature, top_p, top_k, min_p, repetition_penalty, max_completion_length = 1.0, 1.0, 0, None, 1.0, 9
+        structured_outputs_regex, generation_kwargs = None, {"logit_bias": {2: 1.0}}
+
+        def generate(self, prompts, images, num_generations, profiler=None):
+            return "TRL's own way"
+
+    def answer(prompt, sample):
+        """Two tokens; of the second the engine gives no log-probability."""
+        flat_logps = SimpleNamespace(logprobs=[-float(sample), float("nan")], start_indices=[0, 1])
+        return SimpleNamespace(token_ids=(prompt[0], sample), logprobs=flat_logps)
+
+    def generate(prompts, sampling, use_tqdm):
+        asked.append(([p["prompt_token_ids"] for p in prompts], [s["n"] for s in sampling]))
+        assert sampling[0]["logprobs"] == 0 and sampling[0]["flat_logprobs"] and not sampling[0]["detokenize"]
+        assert sampling[0]["logit_bias"] == {2: 1.0} and sampling[0]["max_tokens"] == 9
+        return [
+            SimpleNamespace(outputs=[answer(p["prompt_token_ids"], k) for k in range(s["n"])])
+            for p, s in zip(prompts, sampling, strict=True)
+        ]
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
+    own = Asked()
+    own.llm = SimpleNamespace(generate=generate)
+    prompts = [[7], [7], [8], [7]]
+    found = engine.generate(own, prompts, None, 1)
+    assert asked == [([[7], [8], [7]], [2, 1, 1])]
+    assert found[0] == prompts and found[1] == [[7, 0], [7, 1], [8, 0], [7, 0]]
+    assert found[2] == [[[-0.0], [None]], [[-1.0], [None]], [[-0.0], [None]], [[-0.0], [None]]] and found[3] is None
+    own.generation_kwargs = {"stop": ["x"]}
+    assert engine.generate(own, prompts, None, 1) == "TRL's own way"
+
+
 class FakeEngine:
     """What `load_weights` and `reset_prefix_cache` of vLLM are given."""
 

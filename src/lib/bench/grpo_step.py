@@ -9,13 +9,15 @@ step; settings, versions and checks to `grpo_step.json` beside it. A cut leaves 
 Parts: `wall` (whole steps, no timers inside), `phases` (a second pass, with timers: a column a phase), `grid` (TRL's
 own switches; the fastest is stock-best from then on), `waterfall` (each saving added in turn), `recorded` (all variants
 on the same rollouts from the same weights: gradients compared, steps timed without generation), `engine` (whether the
-engine's log-probabilities follow the adapter).
+engine's log-probabilities follow the adapter), `profile` (where Python's time goes: `host_<case>_<variant>.txt`).
 """
 
 import argparse
 import copy
+import cProfile
 import gc
 import os
+import pstats
 import tempfile
 import time
 import traceback
@@ -35,7 +37,7 @@ from lib.bench.seats import Results, Seat, adapter, progress
 from lib.lean.trainer import OPTIONAL, SAVINGS, LeanGRPOTrainer
 from lib.paths import RESULTS
 
-PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine")
+PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine", "profile")
 VARIANTS = ("stock", "stock-best", "lean", "lean-compiled")
 ORDER = (
     "checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "rows", "mode",
@@ -345,6 +347,21 @@ def engine_follows(bench: Bench) -> None:
     progress(f"engine against trainer, nats a token: {gaps}")
 
 
+def host_profile(bench: Bench) -> None:
+    """The functions in which a step's host time goes, by their own time and with what they call, of each variant."""
+    for seat in compared(bench):
+        seat.dead = 0
+        seat.steps(bench.arguments.warmup)
+        seat.profiler = cProfile.Profile()
+        seat.steps(bench.arguments.phase_steps)
+        path = bench.arguments.out / f"host_{bench.arguments.case}_{seat.variant}.txt"
+        with open(path, "w") as file:
+            found = pstats.Stats(seat.profiler, stream=file).strip_dirs()
+            found.sort_stats("tottime").print_stats(60)
+            found.sort_stats("cumtime").print_stats(120)
+        seat.profiler = None
+
+
 def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=bench_cases.CASES, default="published-1.7b")
@@ -373,7 +390,7 @@ def main(argv=None) -> None:
         bench = Bench(arguments, results, Path(work))
         run = dict(
             wall=lambda b: turns(b, "wall"), phases=lambda b: turns(b, "phases"), grid=grid, waterfall=waterfall,
-            recorded=recorded, engine=engine_follows,
+            recorded=recorded, engine=engine_follows, profile=host_profile,
         )  # fmt: skip
         for part in arguments.parts:
             if bench.left() > 0:

@@ -16,7 +16,8 @@ def load_weights(engine, model, everything: bool) -> None:
 def generate(engine, prompts, images, num_generations, profiler=None) -> tuple:
     """Instead of `VLLMGeneration.generate`: equal neighbouring prompts are one request of several samples.
 
-    Text is not decoded (TRL decodes the token ids itself), and log-probabilities are read without sorting.
+    Text is not decoded (TRL decodes the token ids itself), and log-probabilities come as lists of numbers, the sampled
+    token's first at each position, not as an object a token.
     """
     from vllm import SamplingParams
 
@@ -25,7 +26,7 @@ def generate(engine, prompts, images, num_generations, profiler=None) -> tuple:
     settings = dict(
         temperature=engine.temperature, top_p=engine.top_p, top_k=engine.top_k, min_p=engine.min_p or 0.0,
         repetition_penalty=engine.repetition_penalty, max_tokens=engine.max_completion_length, logprobs=0,
-        detokenize=False,
+        flat_logprobs=True, detokenize=False,
     )  # fmt: skip
     runs = [(ids, sum(1 for _ in run)) for ids, run in itertools.groupby(prompts)]
     outputs = engine.llm.generate(
@@ -34,6 +35,6 @@ def generate(engine, prompts, images, num_generations, profiler=None) -> tuple:
         use_tqdm=False,
     )
     rollouts = [o for request in outputs for o in request.outputs]
-    logps = [[at[token].logprob for token, at in zip(o.token_ids, o.logprobs, strict=True)] for o in rollouts]
+    logps = [[o.logprobs.logprobs[first] for first in o.logprobs.start_indices] for o in rollouts]
     logps = [[[None if math.isnan(p) else p] for p in row] for row in logps]  # TRL's mark of a missing one
     return prompts, [list(o.token_ids) for o in rollouts], logps, None
