@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from fake_bench import SESSION
 
+from lib import sizing
 from lib.report import bench_phrases, benches, plots, projection, steplaw
 
 ROWS, NOTES = fake_bench.rows(), [fake_bench.notes()]
@@ -57,19 +58,17 @@ def test_the_parts_of_a_step_add_up_and_a_pass_not_made_is_missing():
 
 
 def test_arithmetic_by_hand():
-    shape = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=3, hidden_size=5, intermediate_size=7,
-                 num_hidden_layers=2, vocab_size=11)  # fmt: skip
-    # a layer: queries and output 2 x 5 x 6, keys and values 2 x 5 x 3, three matrices 5 x 7
-    assert benches.multiplying(shape) == (2 * (60 + 30 + 105), 55)
+    shape = sizing.Shape(hidden=5, intermediate=7, layers=2, heads=2, kv_heads=1, head_dim=3, vocabulary=11,
+                         tied=True, qk_norm=True, qkv_bias=False)  # fmt: skip
+    # parameters of layers: each has queries and output 2 x 5 x 6, keys and values 2 x 5 x 3, three matrices 5 x 7;
     # 10 positions without and 20 with gradient (forward, backward); 4 scored tokens in three passes of the output
     flops = 2 * (390 * (10 + 40) + 55 * 4 * 3)
     assert benches.arithmetic_s(shape, 10, 20, 4, 100.0) == flops / 100
     assert benches.arithmetic_s(shape, 0, 0, 4, 100.0) == 0
 
 
-def test_the_published_shape_has_the_parameters_of_its_name():
-    layers, output = benches.multiplying(benches.CASES[benches.PUBLISHED]["shape"])
-    assert layers + output == pytest.approx(1.72e9, rel=0.001)  # Qwen3-1.7B with its tied embedding
+def test_the_published_shape_is_that_of_its_name():
+    assert benches.shape_of(benches.PUBLISHED) == sizing.models()["Qwen3-1.7B"]
 
 
 def test_the_floor_and_what_fills_the_gap_make_the_step():

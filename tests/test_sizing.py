@@ -74,11 +74,6 @@ def test_keys_and_values_of_shared_prompts():
     assert sizing.kv_cache(s, prompts=3, group=4, prompt=10, completion=5, shared=False) == 8 * 3 * 4 * 15
 
 
-def test_a_shared_prefix_forwards_each_prompt_once():
-    assert sizing.batch("grpo", 16, 327, 44, group=8) == (16 * 371, 16 * 44, 371)
-    assert sizing.batch("grpo", 16, 327, 44, group=8, shared_prefix=True) == (2 * 679, 16 * 44, 679)
-
-
 def test_what_fits_counts_the_engine_by_where_it_is():
     s = sizing.read(SMALL)
     trained = sizing.training(s, "grpo", "full", 64, 32, 8)

@@ -179,18 +179,13 @@ def kv_cache(s: Shape, prompts: int, group: int, prompt: int, completion: int, s
     return 2 * s.layers * s.kv_heads * s.head_dim * size * tokens
 
 
-def batch(method: str, rows: int, prompt: int, completion: int, group: int = 1, shared_prefix: bool = False):
+def batch(method: str, rows: int, prompt: int, completion: int) -> tuple[int, int, int]:
     """(positions, scored positions, longest row) of a micro-batch of `rows` sequences (of a DPO pair, count both).
 
-    SFT here scores every token but the first. shared_prefix: one prompt a group, its rollouts behind it.
+    SFT here scores every token but the first.
     """
     positions = rows * (prompt + completion)
-    if shared_prefix:
-        if rows % group:
-            raise ValueError(f"rows: got {rows}; a shared prefix needs a multiple of the group, {group}")
-        positions = rows // group * (prompt + group * completion)
-    longest = positions * group // rows if shared_prefix else prompt + completion
-    return positions, (positions - rows if method == "sft" else rows * completion), longest
+    return positions, (positions - rows if method == "sft" else rows * completion), prompt + completion
 
 
 def moments(

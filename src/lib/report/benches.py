@@ -6,7 +6,7 @@ session counts that timed at least as many steps as every other one (`newest`).
 
 import pandas as pd
 
-from lib import clock, records
+from lib import clock, records, sizing
 from lib.bench.cases import CASES
 from lib.paths import RESULTS
 from lib.report import cost
@@ -33,6 +33,11 @@ def grpo_step() -> tuple[pd.DataFrame, list[dict]]:
         return pd.DataFrame(columns=["session", *CELL, "part", "wall_s"]), []
     rows = records.read_table(path, ("session", "case", "variant", "part"), ("dead_share",))
     return rows, clock.read_json(path.with_suffix(".json"))
+
+
+def shape_of(case: str) -> sizing.Shape:
+    """The Qwen3 shape of a case of `lib.bench.cases` that has one of its own."""
+    return sizing.read({"model_type": "qwen3"} | CASES[case]["shape"])
 
 
 def newest(rows: pd.DataFrame, part: str) -> pd.DataFrame:
@@ -146,16 +151,7 @@ def side_by_side(parts: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def multiplying(shape: dict) -> tuple[int, int]:
-    """(parameters of the layers' matrices, of the output matrix) of a Qwen3 shape of `lib.bench.cases`: those that
-    multiply, without lookups and norms."""
-    queries = shape["num_attention_heads"] * shape["head_dim"]
-    keys = shape["num_key_value_heads"] * shape["head_dim"]
-    layer = shape["hidden_size"] * (2 * queries + 2 * keys + 3 * shape["intermediate_size"])
-    return shape["num_hidden_layers"] * layer, shape["vocab_size"] * shape["hidden_size"]
-
-
-def arithmetic_s(shape: dict, nograd: float, grad: float, scored: float, peak: float) -> float:
+def arithmetic_s(shape: sizing.Shape, nograd: float, grad: float, scored: float, peak: float) -> float:
     """Seconds that the matrix products of a step's passes need at `peak` FLOP/s, from below.
 
     nograd, grad: positions through the layers, without and with gradient. scored: completion tokens, which alone go
@@ -163,9 +159,9 @@ def arithmetic_s(shape: dict, nograd: float, grad: float, scored: float, peak: f
     gradients of the activations: frozen weights have none of their own (Kaplan et al. 2020, arXiv:2001.08361, section
     2.1, has 2 and 4, with them). The adapters' products and attention's are left out: a few percent.
     """
-    layers, output = multiplying(shape)
+    counted = sizing.parameters(shape)
     through_output = scored * ((nograd > 0) + 2 * (grad > 0))
-    return 2 * (layers * (nograd + 2 * grad) + output * through_output) / peak
+    return 2 * (counted["linear"] * (nograd + 2 * grad) + counted["embedding"] * through_output) / peak
 
 
 def floor(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
@@ -185,7 +181,7 @@ def floor(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
             here[name].fillna(0.0).mean() for name in ("positions_nograd", "positions_grad", "completion_tokens")
         )
         peak = PEAK_FLOPS.get(devices.get(here["session"].iloc[0]))
-        needed = arithmetic_s(CASES[PUBLISHED]["shape"], nograd, grad, scored, peak) if peak else float("nan")
+        needed = arithmetic_s(shape_of(PUBLISHED), nograd, grad, scored, peak) if peak else float("nan")
         timed = seconds[variant]
         column = {"generation": timed["generation"], "arithmetic of the positions": needed}
         column["floor"] = sum(column.values())

@@ -5,13 +5,26 @@ that branches on an Expression cannot be written down so: it raises TypeError.
 """
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
-UFUNCS = {np.minimum: "min", np.maximum: "max", np.sqrt: "sqrt"}
-OPERATORS = {np.add: "+", np.subtract: "-", np.multiply: "*", np.true_divide: "/"}
+FORMS = {
+    np.add: "({} + {})",
+    np.subtract: "({} - {})",
+    np.multiply: "({} * {})",
+    np.true_divide: "({} / {})",
+    np.minimum: "min({}, {})",
+    np.maximum: "max({}, {})",
+    np.sqrt: "sqrt({})",
+    np.negative: "(-{})",
+    np.greater: "({} > {} ? 1 : 0)",
+}
 
 
-class Expression:
-    """A number that is known when the page is used: `Expression("prompt")` is the page's parameter of that name."""
+class Expression(NDArrayOperatorsMixin):
+    """A number that is known when the page is used: `Expression("prompt")` is the page's parameter of that name.
+
+    numpy sends each operator and function to `__array_ufunc__`; one that FORMS does not have raises TypeError.
+    """
 
     def __init__(self, text: str):
         self.text = text
@@ -23,50 +36,14 @@ class Expression:
         raise TypeError(f"a formula branches on {self.text[:60]!r}, whose value only the page knows")
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        if method != "__call__" or kwargs:
+        if method != "__call__" or kwargs.keys() - {"out"} or ufunc not in FORMS:  # out: `+=`, which gives a new one
             return NotImplemented
-        if ufunc in OPERATORS:
-            return _join(OPERATORS[ufunc], *inputs)
-        return Expression(f"{UFUNCS[ufunc]}({', '.join(map(text, inputs))})") if ufunc in UFUNCS else NotImplemented
-
-    def __add__(self, other):
-        return _join("+", self, other)
-
-    def __radd__(self, other):
-        return _join("+", other, self)
-
-    def __sub__(self, other):
-        return _join("-", self, other)
-
-    def __rsub__(self, other):
-        return _join("-", other, self)
-
-    def __mul__(self, other):
-        return _join("*", self, other)
-
-    def __rmul__(self, other):
-        return _join("*", other, self)
-
-    def __truediv__(self, other):
-        return _join("/", self, other)
-
-    def __rtruediv__(self, other):
-        return _join("/", other, self)
-
-    def __neg__(self):
-        return Expression(f"(-{self})")
-
-    def __gt__(self, other):
-        return Expression(f"({self} > {text(other)} ? 1 : 0)")
+        return Expression(FORMS[ufunc].format(*map(text, inputs)))
 
 
 def text(value) -> str:
     """A number or an Expression in Vega's language. Numbers keep all their digits."""
     return str(value) if isinstance(value, Expression) else repr(float(value))
-
-
-def _join(operator: str, left, right) -> Expression:
-    return Expression(f"({text(left)} {operator} {text(right)})")
 
 
 def choose(name: str, values: list) -> str:

@@ -53,12 +53,6 @@ def points(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns).astype(dict.fromkeys(columns[3:], float))
 
 
-def fit(work, seconds) -> tuple[float, float]:
-    """(intercept in seconds, rate in seconds a unit of work) by least squares."""
-    rate, intercept = np.polyfit(work, seconds, 1)
-    return float(intercept), float(rate)
-
-
 def laws(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Each law fitted on the cells of FITTED and scored on those of the other shapes; and its rows.
 
@@ -74,7 +68,7 @@ def laws(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
             held = ~own["case"].isin(FITTED)
             if own.loc[~held, "case"].nunique() < 2 or not held.any():
                 continue
-            intercept, rate = fit(own.loc[~held, work], own.loc[~held, of])
+            rate, intercept = np.polyfit(own.loc[~held, work], own.loc[~held, of], 1)  # least squares
             own = own.assign(law=law, of=of, work=own[work], seconds=own[of], held=held)
             own["predicted"] = intercept + rate * own["work"]
             own["error"] = own["predicted"] / own["seconds"] - 1

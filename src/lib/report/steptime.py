@@ -13,12 +13,13 @@ from scipy.optimize import nnls
 from lib import sizing
 from lib.bench.cases import CASES
 from lib.report import benches
+from lib.report.ledger import PEAK_FLOPS
 from lib.report.steplaw import FITTED
 
 # Dense bf16 FLOP/s and bytes a second of memory, from the vendors' datasheets.
 GPUS = {
-    "H200": (989.4e12, 4.8e12),
-    "H100": (989.4e12, 3.35e12),
+    "H200": (PEAK_FLOPS["NVIDIA H200"], 4.8e12),
+    "H100": (PEAK_FLOPS["NVIDIA H100 80GB HBM3"], 3.35e12),
     "A100 80GB": (312e12, 2.039e12),
     "L40S": (362e12, 0.864e12),
 }
@@ -102,7 +103,7 @@ def cells(rows: pd.DataFrame, sessions: list[dict], models: dict[str, sizing.Sha
         told = settings.get((own["session"].iloc[0], variant))
         if known is None or told is None or variant == "lean-compiled":
             continue
-        s = sizing.read({"model_type": "qwen3"} | known["shape"]) if known["shape"] else shapes.get(case)
+        s = benches.shape_of(case) if known["shape"] else shapes.get(case)
         if s is None or case == "tiny":
             continue
         lean, size = told["trainer"] != "GRPOTrainer", known["prompts"] * known["group"]
@@ -124,8 +125,7 @@ def sync_rate(rows: pd.DataFrame) -> float:
     parts = benches.part_seconds(rows)
     own = parts[(parts["case"] == benches.PUBLISHED) & (parts["variant"] == "stock")]
     seconds = own.loc[own["part"] == "weight sync to the engine", "seconds"].mean()
-    published = sizing.read({"model_type": "qwen3"} | CASES[benches.PUBLISHED]["shape"])
-    return 0.0 if pd.isna(seconds) else float(seconds) / (11 * published.layers + 2)
+    return 0.0 if pd.isna(seconds) else float(seconds) / (11 * benches.shape_of(benches.PUBLISHED).layers + 2)
 
 
 def fit(own: pd.DataFrame, sync: float = 0.0) -> dict[str, float] | None:
@@ -152,23 +152,20 @@ def scored(own: pd.DataFrame, rates: dict[str, float]) -> pd.DataFrame:
 
 def step(
     s: sizing.Shape, rates: dict[str, float], prompt: float, completion: float, *, prompts: int = 16, group: int = 8,
-    rows: int = 16, dead: float = 0.0, lean: bool = False, checkpointing: bool | None = None, full: bool = False,
-    longest: float | None = None, gpu: str = MEASURED_ON,
+    rows: int = 16, dead: float = 0.0, lean: bool = False, full: bool = False, gpu: str = MEASURED_ON,
 ) -> dict[str, float]:  # fmt: skip
     """Seconds of a step by part (`seconds`) from mean lengths in tokens. rows: rollouts in a micro-batch of stock.
 
-    lean: all savings on; else TRL's trainer, with a pass without gradient. longest: the longest completion, by default
-    1.45 times the mean, as in the bench. checkpointing: by default on for stock, off for lean.
+    lean: all savings on, nothing recomputed; else TRL's trainer, with a pass without gradient and with checkpointing.
+    The longest completion is 1.45 times the mean, as in the bench.
     """
-    longest = longest or 1.45 * completion
-    checkpointing = not lean if checkpointing is None else checkpointing
     grad = positions(prompts, group, prompt, completion, dead, lean)
     nograd = 0.0 if lean else grad
     scored_tokens = prompts * group * completion * (1 - dead if lean else 1)
     micro_batches = 1 if lean else prompts * group / rows
     work = terms(
-        s, grad, nograd, scored_tokens, prompt + completion, micro_batches, longest, prompts * group,
-        checkpointing=checkpointing, lean=lean, full=full, gpu=gpu,
+        s, grad, nograd, scored_tokens, prompt + completion, micro_batches, 1.45 * completion, prompts * group,
+        checkpointing=not lean, lean=lean, full=full, gpu=gpu,
     )  # fmt: skip
     return seconds(work, rates)
 
