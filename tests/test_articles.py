@@ -25,6 +25,7 @@ from lib import records
 from lib.data import FIELDS
 from lib.paths import BOOK, NOTEBOOKS, RESULTS, ROOT, RUNS
 from lib.report.predictions import load
+from lib.report.study import read
 
 ARTICLES = ("cost_curves", "grpo_bill", "claims")
 
@@ -322,11 +323,6 @@ def test_predictions_are_scored_in_each_seed(tmp_path):
         "unchanged since 1 of 9 runs began, not the one that 1 of 9 runs began under, "
         "of unknown age beside 7 of 9 runs, which did not note it"
     )
-    own.write_text(own.read_text().replace("quantity: exact_last_sft", "quantity: exact_lats_sft"))
-    with pytest.raises(
-        CellExecutionError, match="own.yaml: on_exact_last_sft: quantity: got .exact_lats_sft.*exact_last_sft"
-    ):
-        execute(tmp_path, predictions=str(own))
 
 
 def test_the_projects_predictions_ask_of_runs_without_a_precursor_too():
@@ -407,10 +403,11 @@ def test_the_bill_says_whether_activations_were_recomputed():
     assert "was off" in study("one seed")["checkpointing"]
 
 
-def test_a_run_judged_on_another_split_is_one_error(tmp_path):
+def test_a_run_judged_on_another_split_is_one_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RUNS", tmp_path)
     fake_records.write(tmp_path, info={"dpo-s1": {"parameters": {"judged_split": "dev"}}})
-    with pytest.raises(CellExecutionError, match="only runs judged on heldout .* judged were dpo-s1 on dev"):
-        execute(tmp_path)
+    with pytest.raises(ValueError, match="only runs judged on heldout .* judged were dpo-s1 on dev"):
+        read("fake", [])
 
 
 REAL = sorted(path.parent for path in (*RESULTS.glob("*/*/run.json"), *RUNS.glob("*/*/record/run.json")))
@@ -464,10 +461,11 @@ def test_the_published_figures_stand_beside_ours():
             assert text in tables[key], f"{text} is not in {key}"
 
 
-def test_a_missing_run_is_one_error_that_names_it(tmp_path):
+def test_a_missing_run_is_one_error_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RUNS", tmp_path)
     fake_records.write(tmp_path, skip=("dpo-s1",))
-    with pytest.raises(CellExecutionError, match="run dpo-s1 of profile fake"):
-        execute(tmp_path, seeds=[0, 1])
+    with pytest.raises(FileNotFoundError, match="run dpo-s1 of profile fake"):
+        read("fake", [0, 1])
 
 
 # ------------------------------------------------------------------------------------------------- the pages' text
