@@ -4,8 +4,6 @@ Each saving is exact and has a name. Where a setting would make one inexact, it 
 bfloat16 and no gradient checkpointing save more than any of them; they are TRL's own switches, and are set there.
 """
 
-import contextlib
-
 import torch
 from trl import DPOTrainer, SFTTrainer
 from trl.trainer.dpo_trainer import DataCollatorForPreference
@@ -25,8 +23,10 @@ DPO_SAVINGS = SFT_SAVINGS | {
 FORWARD = {"padding", "instruction", "prompt"} | modules.FORWARD  # those that compute the forward pass otherwise
 
 
-class Lean:
+class Lean(modules.LeanTrainer):
     """Mixin before SFTTrainer or DPOTrainer, and `savings`: which to use; all but the optional ones by default."""
+
+    FORWARD = FORWARD
 
     def __init__(self, *args, savings=None, **kwargs):
         self.savings = frozenset()  # until the trainer stands
@@ -41,10 +41,6 @@ class Lean:
         self.savings = modules.settle(savings, [*self.SAVINGS, *OPTIONAL], self._inexact(savings), self._say)
         self._checked = 0
         modules.keep_mode(self.model, "mode" in self.savings)
-
-    def _say(self, line: str) -> None:
-        if self.accelerator.is_main_process:
-            print(f"lean: {line}")
 
     def _inexact(self, savings) -> tuple:
         """(whether it holds, savings that it switches off, reason) of this trainer's settings."""
@@ -74,23 +70,6 @@ class Lean:
             share = "pairs" if "prompt" in savings else "rows" if "instruction" in savings else None
             rows.use("padding" in savings, share)
 
-    @contextlib.contextmanager
-    def _modules(self, savings, after=frozenset()):
-        """The modules run as `savings` say in here, and as `after` says from then on (stock: as PEFT made them)."""
-        self._use_modules(savings)
-        try:
-            yield
-        finally:
-            self._use_modules(after)
-
-    def modules_in_use(self):
-        """A context in which the modules run as the savings say; `train` opens it by itself."""
-        return self._modules(self.savings)
-
-    def train(self, *args, **kwargs):
-        with self.modules_in_use():
-            return super().train(*args, **kwargs)
-
     def compute_loss(self, model, inputs, *args, **kwargs):
         if self.model.training and torch.is_grad_enabled():
             self._check(inputs)
@@ -99,15 +78,13 @@ class Lean:
     def _check(self, inputs) -> None:
         """Compare with TRL's own log-probabilities on the longest and the shortest row (DPO: their pairs).
 
-        On the first batch, and when a row is an eighth longer than any that was compared. When they part by more than
-        rounding does, the savings that change the forward pass are dropped for the rest of the run, and a line says so.
+        On the first batch, and when a row is an eighth longer than any that was compared.
         """
         if not self.savings & FORWARD:
             return
         lengths = inputs["attention_mask"].sum(1)
-        if int(lengths.max()) <= self._checked:
+        if not self._to_check(lengths):
             return
-        self._checked = int(lengths.max()) * 9 // 8
         rows, half = [int(lengths.argmax()), int(lengths.argmin())], len(lengths) // 2
         if self.PAIRS:
             rows = [row % half for row in rows] + [row % half + half for row in rows]
@@ -121,12 +98,7 @@ class Lean:
             stocks = self._logps(batch)
             filler = dict(input_ids=int(batch["input_ids"][0, 0]), attention_mask=0, labels=-100)
             again = self._logps({k: torch.nn.functional.pad(v, (32, 0), value=filler[k]) for k, v in batch.items()})
-        exact = next(self.model.parameters()).dtype == torch.float32 and self.accelerator.mixed_precision == "no"
-        wrong = modules.parted(ours, stocks, again, exact)
-        if wrong:
-            self._say(f"{wrong}: {', '.join(sorted(self.savings & FORWARD))} off from here")
-            self.savings -= FORWARD
-            self._use_modules(self.savings)
+        self._compare(ours, stocks, again)
 
     def _logps(self, batch):
         with self.accelerator.autocast():

@@ -137,16 +137,9 @@ class Flat:
 
     def _enter(self, decoder, args, kwargs):
         ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
-        if (
-            not self.asked
-            or args
-            or ids is None
-            or mask is None
-            or mask.dim() != 2
-            or kwargs.get("use_cache") is not False
-        ):
+        if not self.asked or args or kwargs.get("use_cache") is not False or kwargs.get("position_ids") is not None:
             return None  # no training pass of a padded batch: generation, for instance
-        if kwargs.get("position_ids") is not None:
+        if ids is None or mask is None or mask.dim() != 2:
             return None
         rows = rows_of(ids, mask, self.share)
         flat = dict(

@@ -23,9 +23,7 @@ class MicroBatches:
     def _micro_batches(self, rollouts: dict) -> list:
         """The micro-batches of all slots up to the next generation; None where nothing is left to do."""
         advantages, slots = rollouts["advantages"].tolist(), self.args.steps_per_generation
-        chunks = (
-            torch.randperm(len(advantages)).view(slots, -1).tolist()
-        )  # TRL's shuffle: the same draw, the same chunks
+        chunks = torch.randperm(len(advantages)).view(slots, -1).tolist()  # TRL's shuffle: the same draw, same chunks
         if not self.savings & RESHAPE:
             self._positions(rollouts, [(0, chunks[0])], len(chunks[0]))
             return [self._rows(rollouts, chunk) for chunk in chunks]

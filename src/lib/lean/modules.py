@@ -1,5 +1,6 @@
 """What all lean trainers do to the modules of their model, and undo: LoRA layers, norms, compiled layers, the mode."""
 
+import contextlib
 import functools
 import itertools
 
@@ -71,17 +72,57 @@ def plain_attention(model) -> bool:
     return config._attn_implementation == "sdpa" and not windowed
 
 
-def parted(ours, stocks, stocks_again, exact: bool) -> str | None:
-    """What is wrong with our log-probabilities beside stock's and stock's padded otherwise; None where nothing is.
+class LeanTrainer:
+    """Mixin before a trainer of TRL: what the lean trainers say, check, and undo.
 
-    Three tensors of one shape. Wrong is a root mean square above float32's rounding (exact), or in bfloat16 above what
-    stock itself shows when it is padded otherwise.
+    A subclass has `savings`, its class FORWARD (those that compute the forward pass otherwise), and `_use_modules`.
     """
-    gap, noise = ((x - stocks).square().mean().sqrt().item() for x in (ours, stocks_again))
-    if gap <= (1e-4 if exact else 0.02) + 3 * noise:  # a gap that is no number is wrong too
-        return None
-    own = f"TRL's own, padded otherwise, by {noise:.1e}"
-    return f"log-probabilities part from TRL's by {gap:.1e} (root mean square; {own})"
+
+    def _say(self, line: str) -> None:
+        if self.accelerator.is_main_process:
+            print(f"lean: {line}")
+
+    @contextlib.contextmanager
+    def _modules(self, savings, after=frozenset()):
+        """The modules run as `savings` say in here, and as `after` says from then on (stock: as PEFT made them)."""
+        self._use_modules(savings)
+        try:
+            yield
+        finally:
+            self._use_modules(after)
+
+    def modules_in_use(self):
+        """A context in which the modules run as the savings say; `train` opens it by itself."""
+        return self._modules(self.savings)
+
+    def train(self, *args, **kwargs):
+        with self.modules_in_use():
+            return super().train(*args, **kwargs)
+
+    def _to_check(self, lengths) -> bool:
+        """Whether a row is longer than earlier checks cover, which is an eighth more than they saw. lengths (B)."""
+        longest = int(lengths.max())
+        if longest <= self._checked:
+            return False
+        self._checked = longest * 9 // 8
+        return True
+
+    def _compare(self, ours, stocks, stocks_again) -> None:
+        """Drop the savings of FORWARD for the rest of the run, and say so, where log-probabilities part from stock's.
+
+        Three tensors of one shape: ours, stock's, and stock's padded otherwise. They part where the root mean square is
+        above float32's rounding, or in bfloat16 above what stock itself shows when it is padded otherwise.
+        """
+        exact = next(self.model.parameters()).dtype == torch.float32 and self.accelerator.mixed_precision == "no"
+        gap, noise = ((x - stocks).square().mean().sqrt().item() for x in (ours, stocks_again))
+        if gap <= (1e-4 if exact else 0.02) + 3 * noise:  # a gap that is no number is wrong too
+            return
+        self._say(
+            f"log-probabilities part from TRL's by {gap:.1e} (root mean square; TRL's own, padded otherwise, by "
+            f"{noise:.1e}): {', '.join(sorted(self.savings & self.FORWARD))} off from here"
+        )
+        self.savings -= self.FORWARD
+        self._use_modules(self.savings)
 
 
 def _compiled(layer):

@@ -3,7 +3,6 @@
 Each saving is exact and has a name in `SAVINGS`. Where a setting would make one inexact, it is off and a line says why.
 """
 
-import contextlib
 import copy
 import functools
 import json
@@ -32,21 +31,18 @@ SAVINGS = {
 FORWARD = {"prefix"} | modules.FORWARD  # those that compute the forward pass otherwise
 
 
-class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
+class LeanGRPOTrainer(modules.LeanTrainer, MicroBatches, GRPOTrainer):
     """GRPOTrainer, and `savings`: which of `SAVINGS` (or `OPTIONAL`) to use; all by default, none is TRL's own path."""
+
+    FORWARD = FORWARD
 
     def __init__(self, *args, savings=frozenset(SAVINGS), **kwargs):
         self.savings = frozenset()  # until the trainer stands
         super().__init__(*args, **kwargs)
         self._norms, self._flat = norms.layers(self.model), flat.Flat(self.model)
         self._flat.asked = False  # stock passes, evaluation among them, pad prompts on the left
-        self._loader, self._prompt_ids, self._scoring, self._known_rewards, self._correcting = (
-            None,
-            {},
-            None,
-            None,
-            None,
-        )
+        self._loader, self._prompt_ids = None, {}
+        self._scoring = self._known_rewards = self._correcting = None
         self.use(savings)
 
     def use(self, savings) -> None:
@@ -66,10 +62,6 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
                 self.vllm_generation.__dict__.pop(name, None)
                 if saving in self.savings:
                     setattr(self.vllm_generation, name, method)
-
-    def _say(self, line: str) -> None:
-        if self.accelerator.is_main_process:
-            print(f"lean: {line}")
 
     def _use_modules(self, savings) -> None:
         modules.use(self.model, self._norms, savings)
@@ -114,13 +106,6 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
     def skips_old_pass(self) -> bool:
         """Whether no pass without gradients comes before the training pass."""
         return "old" in self.savings and self.use_vllm and self.vllm_importance_sampling_correction
-
-    def train(self, *args, **kwargs):
-        self._use_modules(self.savings)
-        try:
-            return super().train(*args, **kwargs)
-        finally:
-            self._use_modules(frozenset())  # the model goes back as PEFT made it
 
     # Rollouts
 
@@ -262,14 +247,11 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
     def _check(self, input_ids, attention_mask, width) -> None:
         """Compare with TRL's own log-probabilities on the longest row and one that shares its prompt.
 
-        On the first micro-batch, and when a row is an eighth longer than any that was compared. When they part by more
-        than float32's rounding, or in bfloat16 by more than TRL's own parts from itself under other padding, the
-        savings that change the forward pass are dropped for the rest of the run, and a line says so.
+        On the first micro-batch, and when a row is an eighth longer than any that was compared.
         """
         longest = attention_mask.sum(1)
-        if int(longest.max()) <= self._checked:
+        if not self._to_check(longest):
             return
-        self._checked = int(longest.max()) * 9 // 8
         first = int(longest.argmax())
         split = input_ids.shape[1] - width
         same = ((input_ids == input_ids[first]) & (attention_mask == attention_mask[first]))[:, :split].all(1)
@@ -279,22 +261,8 @@ class LeanGRPOTrainer(MicroBatches, GRPOTrainer):
         stock = super()._get_per_token_logps_and_entropies
         model = self.model  # not the wrapper that reduces gradients
         lean = self._forward(model, ids, mask, width)[0].detach()[scored].float()  # with gradients: as it trains
-        with torch.no_grad():
-            with self._stock_modules():
-                own = stock(model, ids, mask, width)[0][scored].float()
-                padded = [torch.nn.functional.pad(x, (32, 0), value=v) for x, v in ((ids, ids[0, 0]), (mask, 0))]
-                again = stock(model, *padded, width)[0][scored].float()
-        exact = next(self.model.parameters()).dtype == torch.float32 and self.accelerator.mixed_precision == "no"
-        wrong = modules.parted(lean, own, again, exact)
-        if wrong:
-            self._say(f"{wrong}: {', '.join(sorted(self.savings & FORWARD))} off from here")
-            self.savings -= FORWARD
-            self._use_modules(self.savings)
-
-    @contextlib.contextmanager
-    def _stock_modules(self):
-        self._use_modules(frozenset())
-        try:
-            yield
-        finally:
-            self._use_modules(self.savings)
+        with torch.no_grad(), self._modules(frozenset(), after=self.savings):
+            own = stock(model, ids, mask, width)[0][scored].float()
+            padded = [torch.nn.functional.pad(x, (32, 0), value=v) for x, v in ((ids, ids[0, 0]), (mask, 0))]
+            again = stock(model, *padded, width)[0][scored].float()
+        self._compare(lean, own, again)
