@@ -241,7 +241,7 @@ def test_an_unknown_saving_is_named(tmp_path):
 def test_two_processes_one_of_them_without_signal(tmp_path):
     here = Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": f"{here.parent / 'src'}{os.pathsep}{here}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29613"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     done = subprocess.run(
         [*command, str(here / "lean_harness.py"), str(tmp_path)], env=environment, capture_output=True, text=True
     )

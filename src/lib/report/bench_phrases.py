@@ -153,7 +153,7 @@ def constant_groups(rows: pd.DataFrame) -> dict[str, str]:
 def timers(found: dict | None) -> str:
     """What the timers cost a step; of `benches.timers`."""
     if found is None:
-        return "not measured"
+        return ABSENT
     return (
         "{on:.3f} s a step with them ({on_low:.3f} to {on_high:.3f} by turn), {off:.3f} s without ({off_low:.3f} to "
         "{off_high:.3f}), {n} steps each on {device}"

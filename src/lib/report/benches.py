@@ -26,13 +26,23 @@ GAP = {
 }
 
 
+def recorded(name: str, texts=(), numbers=()) -> pd.DataFrame | None:
+    """Rows of a file in book/results/bench, with the columns that a reader needs; None where it was not recorded."""
+    path = RESULTS / "bench" / name
+    return records.read_table(path, texts, numbers) if path.exists() else None
+
+
+def sessions_of(bench: str) -> list[dict]:
+    """Notes of a recorded bench's sessions."""
+    return clock.read_json(RESULTS / "bench" / f"{bench}.json")
+
+
 def grpo_step() -> tuple[pd.DataFrame, list[dict]]:
     """Rows of `lib.bench.grpo_step`, one a timed step, and notes of its sessions; both empty where none is recorded."""
-    path = RESULTS / "bench" / "grpo_step.parquet"
-    if not path.exists():
+    rows = recorded("grpo_step.parquet", ("session", "case", "variant", "part"), ("dead_share",))
+    if rows is None:
         return pd.DataFrame(columns=["session", *CELL, "part", "wall_s"]), []
-    rows = records.read_table(path, ("session", "case", "variant", "part"), ("dead_share",))
-    return rows, clock.read_json(path.with_suffix(".json"))
+    return rows, sessions_of("grpo_step")
 
 
 def shape_of(case: str) -> sizing.Shape:
@@ -248,10 +258,9 @@ def timers() -> dict | None:
 
     The first turn, in which the process warms up, is left out. None where nothing was recorded.
     """
-    path = RESULTS / "bench" / "timer.csv"
-    if not path.exists():
+    rows = recorded("timer.csv", ("device", "timers"), ("turn", "wall_s"))
+    if rows is None:
         return None
-    rows = records.read_table(path, ("device", "timers"), ("turn", "wall_s"))
     rows = rows[rows["turn"] > 0]
     found = {"device": rows["device"].iloc[0], "n": int(rows.groupby("timers").size().min())}
     for mode, own in rows.groupby("timers"):

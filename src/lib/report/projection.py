@@ -9,8 +9,6 @@ the only one whose bill was published.
 import numpy as np
 import pandas as pd
 
-from lib import records
-from lib.paths import RESULTS
 from lib.report import benches
 from lib.report.cost import TOGETHER, UPDATE
 
@@ -88,10 +86,9 @@ def bill(parts: pd.DataFrame, study: dict, seed: int = 0) -> pd.DataFrame:
 
 def arm_step() -> pd.DataFrame | None:
     """Rows of `lib.bench.arm_step`, one a timed step of SFT or DPO; None where nothing was recorded."""
-    path = RESULTS / "bench" / "arm_step.parquet"
-    if not path.exists():
-        return None
-    return records.read_table(path, ("session", "arm", "variant", "case"), ("tokens", "wall_s", "batch_documents"))
+    return benches.recorded(
+        "arm_step.parquet", ("session", "arm", "variant", "case"), ("tokens", "wall_s", "batch_documents")
+    )
 
 
 def arm_rates(rows: pd.DataFrame | None) -> pd.DataFrame:

@@ -4,9 +4,10 @@ measurements. The formulas are lib.sizing's; here they are only applied."""
 import pandas as pd
 from scipy.optimize import least_squares
 
-from lib import clock, records, sizing
+from lib import records, sizing
 from lib.bench import memory
-from lib.paths import BOOK, RESULTS
+from lib.paths import BOOK
+from lib.report import benches
 from lib.sizing import GB, GIB
 
 FITS, OFFLOAD, NOT = "fits", "with offload", "does not"
@@ -128,10 +129,8 @@ def wide(found: pd.DataFrame) -> pd.DataFrame:
 
 def measured() -> tuple[pd.DataFrame, list[dict]] | None:
     """Rows of `lib.bench.memory` and notes of its sessions; None where nothing was recorded."""
-    path = RESULTS / "bench" / "memory.parquet"
-    if not path.exists():
-        return None
-    return records.read_table(path, ("configuration", "role")), clock.read_json(path.with_suffix(".json"))
+    rows = benches.recorded("memory.parquet", ("configuration", "role"))
+    return None if rows is None else (rows, benches.sessions_of("memory"))
 
 
 def predicted() -> pd.DataFrame:

@@ -5,14 +5,13 @@ import pandas as pd
 
 from lib import records
 from lib.paths import RESULTS
+from lib.report import benches
 
 
 def base_drift() -> pd.DataFrame | None:
     """Rows of `lib.bench.base_drift`, one a trainer and number of weight syncs; None where nothing was recorded."""
-    path = RESULTS / "bench" / "base_drift.csv"
-    if not path.exists():
-        return None
-    return records.read_table(path, ("device", "trainer"), ("syncs", "base_change", "lora_delta", "ratio"))
+    columns = ("syncs", "base_change", "lora_delta", "ratio")
+    return benches.recorded("base_drift.csv", ("device", "trainer"), columns)
 
 
 def recorded_grpo() -> list:
