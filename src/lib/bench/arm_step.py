@@ -12,25 +12,19 @@ the most memory that PyTorch had allocated in the step. `reference_s`, where the
 the seconds of that for one step's pairs; they are not in `wall_s`, and come once, however many epochs follow.
 """
 
-import argparse
-import gc
 import os
 import statistics
 import tempfile
-import time
-import traceback
 from pathlib import Path
 
 import torch
 from datasets import Dataset, disable_progress_bars
-from peft import LoraConfig
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from lib import data, decode
-from lib.bench import cases as bench_cases
-from lib.bench.seats import Results, Seat, adapter, now, progress
+from lib import data
+from lib.bench import cases
+from lib.bench.seats import Case, Results, Seat, adapter, agreement, free, now, parser, progress, set_adapter
 from lib.lean.arms import DPO_SAVINGS, OPTIONAL, SFT_SAVINGS, Lean, LeanDPOTrainer, LeanSFTTrainer
-from lib.paths import RESULTS
 
 ARMS = {"sft": (SFTTrainer, SFTConfig, LeanSFTTrainer), "dpo": (DPOTrainer, DPOConfig, LeanDPOTrainer)}
 ORDER = {
@@ -93,22 +87,15 @@ def rows(arm: str, found: list[dict]) -> Dataset:
     return Dataset.from_list([row(d) for d in found])
 
 
-class Bench:
+class Bench(Case):
     """The case, its documents and what all variants are compared with."""
 
     def __init__(self, arguments, results: Results, work: Path):
-        self.arguments, self.results, self.work = arguments, results, work
-        self.case = bench_cases.CASES[arguments.case]
-        self.end = time.monotonic() + arguments.seconds
-        self.model = bench_cases.make_model(arguments.case, arguments.model, work / "model")
-        self.tokenizer = decode.load_tokenizer(self.model)
+        super().__init__(arguments, results, work)
         self.steps = arguments.warmup + arguments.steps
         n = max(arguments.batches) * self.steps
         self.documents = documents(self.tokenizer, self.case, arguments.data, n)
         self.weights, self.gradients = {}, {}
-
-    def left(self) -> float:
-        return self.end - time.monotonic()
 
     def trainer(self, arm: str, dtype: str, checkpointing: bool, batch: int, savings):
         stock, config, lean = ARMS[arm]
@@ -122,10 +109,7 @@ class Bench:
         return (stock if savings is None else lean)(
             model=str(self.model), args=args, processing_class=self.tokenizer,
             train_dataset=rows(arm, self.documents[: batch * self.steps]),
-            peft_config=LoraConfig(
-                r=self.case["lora_rank"], lora_alpha=2 * self.case["lora_rank"], target_modules="all-linear",
-                task_type="CAUSAL_LM",
-            ),
+            peft_config=cases.lora(self.case["lora_rank"]),
             **({} if savings is None else dict(savings=savings)),
         )  # fmt: skip
 
@@ -142,17 +126,13 @@ class Bench:
             told |= dict(savings_used=sorted(getattr(seat.trainer, "savings", ())))
             self.results.session["variants"][f"{arm} {name}"] = told
             self.write(arm, settings["batch"], tokens(arm, seat.trainer.train_dataset), timed, reference_s)
-        except Exception as error:  # noqa: BLE001 - one variant's end is a finding, not the others' end
-            self.results.session["failed"][f"{arm} {name}"] = f"{type(error).__name__}: {str(error)[:300]}"
-            self.results.write()
-            progress(f"{arm} {name} failed:\n{''.join(traceback.format_exception(error)[-4:])}")
+        except Exception as error:  # noqa: BLE001 - told
+            self.failed(f"{arm} {name}", error)
         if hasattr(seat, "trainer"):
             seat.close()
         del seat
         torch.compiler.reset()  # compiled code holds on to its model
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free()
 
     def reference(self, seat: Seat) -> float | None:
         """Seconds to have all pairs scored beforehand, for the pairs of one step; None where that is not done."""
@@ -187,17 +167,13 @@ class Bench:
             draw = torch.Generator().manual_seed(0)
             self.weights[arm] = [p.detach().cpu() for p in adapter(trainer)]
             self.weights[arm] = [w + 0.01 * torch.randn(w.shape, generator=draw) for w in self.weights[arm]]
-        with torch.no_grad():
-            for p, value in zip(adapter(trainer), self.weights[arm], strict=True):
-                p.copy_(value)
+        set_adapter(trainer, self.weights[arm])
         found, n = self.gradients.setdefault(arm, {}), min(8, *self.arguments.batches)  # there is no checkpointing yet
         found[name] = gradient(trainer, n)
         if name == "bf16":
             found["bf16 padded otherwise"] = gradient(trainer, n, padding=64)
         if "bf16" in found:
-            stock = found["bf16"]
-            cosine = {n: torch.cosine_similarity(g, stock, dim=0).item() for n, g in found.items()}
-            error = {n: ((g - stock).norm() / stock.norm()).item() for n, g in found.items()}
+            cosine, error = agreement(found, "bf16")
             facts = {f"{arm}_gradient_cosine_to_bf16": cosine, f"{arm}_gradient_error_to_bf16": error}
             self.results.session["facts"] |= facts
 
@@ -239,24 +215,16 @@ def tokens(arm: str, dataset: Dataset) -> list[int]:
 
 
 def main(argv=None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", choices=bench_cases.CASES, default="published-1.7b")
-    parser.add_argument("--model", type=Path, help="folder of a model: its weights (smollm2) or its tokenizer alone")
-    parser.add_argument("--data", type=Path, help="documents (.jsonl.gz); synthetic ones without")
-    parser.add_argument("--out", type=Path, default=RESULTS / "bench")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--seconds", type=float, default=600, help="start no new variant after so many seconds")
-    parser.add_argument("--warmup", type=int, default=5, help="steps before a variant's first timed one")
-    parser.add_argument("--steps", type=int, default=20, help="timed steps a variant")
-    parser.add_argument(
+    asked = parser(__doc__)
+    asked.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    asked.add_argument(
         "--batches", nargs=2, type=int, default=[16, 32], metavar=("SMALL", "LARGE"), help="documents a batch"
     )
-    parser.add_argument("--uncompiled", action="store_true", help="leave the last variant out (a minute or more)")
-    arguments = parser.parse_args(argv)
-    told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
+    asked.add_argument("--uncompiled", action="store_true", help="leave the last variant out (a minute or more)")
+    arguments = asked.parse_args(argv)
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as work:
-        results = Results(arguments.out, "arm_step", arguments.case, told)
+        results = Results(arguments.out, "arm_step", arguments.case, vars(arguments))
         results.session["facts"]["savings"] = DPO_SAVINGS | OPTIONAL  # in words; SFT's are among them
         bench = Bench(arguments, results, Path(work))
         for arm in arguments.arms:

@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 
 from lib import clock, data, decode, provenance, records
+from lib.bench import cases
 from lib.lean import adapters, engine
 from lib.paths import BASE, RESULTS
 
@@ -25,13 +26,12 @@ RANK, LEARNING_RATE, BATCH = 16, 2e-5, 8  # rank and learning rate of the publis
 
 def adapted_model():
     """The tiny base in bfloat16 below a fresh adapter, float32 as PEFT makes it."""
-    from peft import LoraConfig, get_peft_model
+    from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.bfloat16)
-    config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
-    return get_peft_model(model, config)
+    return get_peft_model(model, cases.lora(RANK))
 
 
 def sync_of(trainer: str, model):

@@ -78,6 +78,13 @@ def make_model(name: str, given: Path | None, folder: Path) -> Path:
     return folder
 
 
+def lora(rank: int):
+    """The adapter of all benches: on every linear layer, scaled by 2."""
+    from peft import LoraConfig
+
+    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
 def chat_prompts(tokenizer, case: dict, n: int, path: Path | None) -> list[list[dict]]:
     """n chat prompts: real ones from the documents of `path`, else synthetic text of the case's ragged token counts."""
     if path is not None:

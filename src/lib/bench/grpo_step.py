@@ -12,30 +12,24 @@ on the same rollouts from the same weights: gradients compared, steps timed with
 engine's log-probabilities follow the adapter), `profile` (where Python's time goes: `host_<case>_<variant>.txt`).
 """
 
-import argparse
 import copy
 import cProfile
-import gc
 import os
 import pstats
 import tempfile
-import time
-import traceback
 from pathlib import Path
 
 import pandas as pd
 import torch
 from datasets import Dataset
-from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
 
-from lib import clock, decode, grpo
-from lib.bench import cases as bench_cases
-from lib.bench.seats import Results, Seat, adapter, progress
+from lib import clock, grpo
+from lib.bench import cases
+from lib.bench.seats import Case, Results, Seat, adapter, agreement, free, parser, progress, set_adapter
 from lib.lean.trainer import OPTIONAL, SAVINGS, LeanGRPOTrainer
-from lib.paths import RESULTS
 
 PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine", "profile")
 VARIANTS = ("stock", "stock-best", "lean", "lean-compiled")
@@ -46,25 +40,18 @@ ORDER = (
 assert set(ORDER) == set(SAVINGS)
 
 
-class Bench:
+class Bench(Case):
     """The case, its engine and the seats made so far."""
 
     def __init__(self, arguments, results: Results, work: Path):
-        self.arguments, self.results, self.work = arguments, results, work
-        self.case = bench_cases.CASES[arguments.case]
-        self.end = time.monotonic() + arguments.seconds
-        self.model = bench_cases.make_model(arguments.case, arguments.model, work / "model")
-        self.tokenizer = decode.load_tokenizer(self.model)
-        prompts = bench_cases.chat_prompts(self.tokenizer, self.case, 2000, arguments.data)
+        super().__init__(arguments, results, work)
+        prompts = cases.chat_prompts(self.tokenizer, self.case, 2000, arguments.data)
         if len(prompts) < self.case["prompts"]:
             raise ValueError(
                 f"{arguments.data}: {len(prompts)} documents fit the context, expected {self.case['prompts']}"
             )
         self.dataset = Dataset.from_list([{"prompt": p} for p in prompts])
         self.engine, self.seats = None, {}
-
-    def left(self) -> float:
-        return self.end - time.monotonic()
 
     def seat(self, variant: str, kind=GRPOTrainer, rows=None, checkpointing=True, **more) -> Seat:
         """The seat of a variant, made at the first call. rows: rollouts in a micro-batch."""
@@ -93,11 +80,7 @@ class Bench:
             kind(
                 model=AutoModelForCausalLM.from_pretrained(self.model, dtype=torch.bfloat16), reward_funcs=seat.reward,
                 args=args, train_dataset=self.dataset, processing_class=self.tokenizer,
-                peft_config=LoraConfig(
-                    r=case["lora_rank"], lora_alpha=2 * case["lora_rank"], target_modules="all-linear",
-                    task_type="CAUSAL_LM",
-                ),
-                **more,
+                peft_config=cases.lora(case["lora_rank"]), **more,
             )
         )  # fmt: skip
         if vllm and self.engine is None:  # later trainers share this engine
@@ -121,26 +104,21 @@ class Bench:
     def drop(self, variant: str) -> None:
         """Give a seat's memory back (the first vLLM seat keeps the engine)."""
         self.seats.pop(variant).close()
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free()
 
     def measure(self, seat: Seat, dead: int, n: int, warmup: int, part: str, label: str | None = None) -> bool:
         """Run warm-up and n timed steps and write their rows; False when a budget or a memory error ends the seat."""
         if self.left() <= 0:
             return False
-        seat.dead = dead
+        seat.dead, label = dead, label or seat.variant
         try:
             if warmup:
                 seat.steps(warmup)
             rows = seat.steps(n)
-        except Exception as error:  # noqa: BLE001 - one variant's end is a finding, not the others' end
-            self.results.session["failed"][label or seat.variant] = f"{type(error).__name__}: {str(error)[:300]}"
-            self.results.write()
-            progress(f"{label or seat.variant} failed:\n{''.join(traceback.format_exception(error)[-4:])}")
+        except Exception as error:  # noqa: BLE001 - told
+            self.failed(label, error)
             return False
         timed = self.phases(seat, rows) if part == "phases" else rows
-        label = label or seat.variant
         self.results.write([{**r, "variant": label, "dead_groups": dead, "part": part} for r in timed])
         seconds = pd.Series([r["wall_s"] for r in rows])
         progress(f"{part} {label} dead {dead}: {seconds.median():.3f} s a step, {self.left():.0f} s left")
@@ -264,9 +242,7 @@ def recorded(bench: Bench) -> None:
         if seat is None or bench.left() <= 0:
             continue
         trainer = seat.trainer
-        with torch.no_grad():
-            for p, value in zip(adapter(trainer), weights, strict=True):
-                p.copy_(value)
+        set_adapter(trainer, weights)
         stock_padding, trainer.pad_to_multiple_of = trainer.pad_to_multiple_of, padding or trainer.pad_to_multiple_of
         replay(trainer, record)
         seat.capture = True
@@ -278,10 +254,8 @@ def recorded(bench: Bench) -> None:
             bench.measure(seat, 0, bench.arguments.recorded_steps, 2, "recorded")
         for attribute in ("get_batch_samples", "_generate_single_turn"):
             trainer.__dict__.pop(attribute)
-    reference = gradients.get("stock")
-    if reference is not None:
-        cosines = {n: torch.cosine_similarity(g, reference, dim=0).item() for n, g in gradients.items()}
-        errors = {n: ((g - reference).norm() / reference.norm()).item() for n, g in gradients.items()}
+    if "stock" in gradients:
+        cosines, errors = agreement(gradients, "stock")
         tokens = [len(c) for c in record[1][0]]
         bench.results.write(
             gradient_cosine_to_stock=cosines, gradient_error_to_stock=errors, recorded_completion_tokens=tokens
@@ -363,29 +337,19 @@ def host_profile(bench: Bench) -> None:
 
 
 def main(argv=None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", choices=bench_cases.CASES, default="published-1.7b")
-    parser.add_argument("--model", type=Path, help="folder of a model: its weights (smollm2) or its tokenizer alone")
-    parser.add_argument("--data", type=Path, help="documents (.jsonl.gz) for real prompts")
-    parser.add_argument("--out", type=Path, default=RESULTS / "bench")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS[:3])
-    parser.add_argument("--dead", nargs="+", type=int, default=[0, 16, 15, 9, 13], help="groups without variance")
-    parser.add_argument(
-        "--compiled", action="store_true", help="end the waterfall with compiled layers (a minute more)"
-    )
-    parser.add_argument("--seconds", type=float, default=600, help="start nothing new after so many seconds")
-    parser.add_argument("--warmup", type=int, default=5, help="steps before a cell's first timed one")
-    parser.add_argument("--steps", type=int, default=20, help="timed steps a cell")
-    parser.add_argument("--slow-steps", type=int, default=20, help="those of a stock variant with dead groups")
-    parser.add_argument("--phase-steps", type=int, default=5, help="steps a cell with timers inside")
-    parser.add_argument("--recorded-steps", type=int, default=20, help="steps on recorded rollouts")
-    parser.add_argument("--turn", type=int, default=5, help="steps a turn")
-    parser.add_argument("--engine-share", type=float, default=0.2, help="share of GPU memory for the engine")
-    arguments = parser.parse_args(argv)
-    told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
+    asked = parser(__doc__)
+    asked.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    asked.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS[:3])
+    asked.add_argument("--dead", nargs="+", type=int, default=[0, 16, 15, 9, 13], help="groups without variance")
+    asked.add_argument("--compiled", action="store_true", help="end the waterfall with compiled layers (a minute more)")
+    asked.add_argument("--slow-steps", type=int, default=20, help="those of a stock variant with dead groups")
+    asked.add_argument("--phase-steps", type=int, default=5, help="steps a cell with timers inside")
+    asked.add_argument("--recorded-steps", type=int, default=20, help="steps on recorded rollouts")
+    asked.add_argument("--turn", type=int, default=5, help="steps a turn")
+    asked.add_argument("--engine-share", type=float, default=0.2, help="share of GPU memory for the engine")
+    arguments = asked.parse_args(argv)
     with tempfile.TemporaryDirectory() as work:
-        results = Results(arguments.out, "grpo_step", arguments.case, told)
+        results = Results(arguments.out, "grpo_step", arguments.case, vars(arguments))
         results.session["facts"]["savings"] = SAVINGS | OPTIONAL  # in words, for pages that are made without torch
         bench = Bench(arguments, results, Path(work))
         run = dict(

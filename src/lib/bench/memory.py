@@ -145,7 +145,6 @@ class Trial:
     def trainer(self):
         """TRL's trainer for the method, fed with rows of the configuration's lengths, whatever its data set holds."""
         from datasets import Dataset
-        from peft import LoraConfig
         from transformers import AutoModelForCausalLM
         from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
@@ -171,9 +170,7 @@ class Trial:
             model = self.model()
         more = dict(model=model, processing_class=self.tokenizer)
         if c["update"] == "lora":
-            more["peft_config"] = LoraConfig(
-                r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM"
-            )
+            more["peft_config"] = cases.lora(RANK)
         if c["method"] == "sft":
             batch = [dict(input_ids=ids, labels=ids) for ids in (self.ids(a + b) for a, b in of_rows)]
             args = SFTConfig(max_length=None, **settings)
@@ -245,7 +242,7 @@ def child(arguments, names: list[str]) -> int:
     import torch
 
     from lib import decode
-    from lib.bench.seats import Results, progress
+    from lib.bench.seats import Results, failure, progress
 
     end = time.monotonic() + arguments.seconds
     told = dict(configurations=names, steps=STEPS, rank=RANK, tiny=arguments.tiny)
@@ -274,7 +271,7 @@ def child(arguments, names: list[str]) -> int:
                 trial = Trial(c, config, tokenizer, Path(work), arguments.model)
                 row |= trial.run() | dict(failed=None)
             except Exception as error:  # noqa: BLE001 - one that does not fit is a finding, not the others' end
-                row["failed"] = f"{type(error).__name__}: {str(error)[:300]}"
+                row["failed"] = failure(error)
             trial = None
         row["wall_s"] = time.monotonic() - started
         results.write()

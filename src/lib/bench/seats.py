@@ -1,16 +1,21 @@
-"""The step benchmarks' parts: their two result files, and a trainer in a thread that runs when it is given a turn."""
+"""What the benches share: their two result files, a case with its clock, and a trainer in a thread that takes turns."""
 
+import argparse
+import gc
 import os
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 import pandas as pd
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
-from lib import clock, provenance, records
+from lib import clock, decode, provenance, records
+from lib.bench import cases
+from lib.paths import RESULTS
 
 
 class Results:
@@ -21,7 +26,8 @@ class Results:
         self.table, self.notes = folder / f"{name}.parquet", folder / f"{name}.json"
         self.rows = records.read_table(self.table).to_dict("records") if self.table.exists() else []
         self.sessions = clock.read_json(self.notes) if self.notes.exists() else []
-        self.session = dict(session=clock.now_utc(), case=case, arguments=arguments, **provenance.describe())
+        told = {k: v.name if isinstance(v, Path) else v for k, v in arguments.items()}  # no machine's paths
+        self.session = dict(session=clock.now_utc(), case=case, arguments=told, **provenance.describe())
         self.session |= dict(variants={}, failed={}, facts={}, other_gpus_busy=other_gpus_busy())
         self.sessions.append(self.session)
 
@@ -35,6 +41,26 @@ class Results:
             pd.DataFrame(self.rows).to_parquet(part, index=False, compression="zstd")
             os.replace(part, self.table)
         clock.write_json(self.notes, self.sessions)
+
+
+class Case:
+    """A case of `lib.bench.cases` with its model and tokenizer, the results, and the seconds that are left."""
+
+    def __init__(self, arguments, results: Results, work: Path):
+        self.arguments, self.results, self.work = arguments, results, work
+        self.case = cases.CASES[arguments.case]
+        self.end = time.monotonic() + arguments.seconds
+        self.model = cases.make_model(arguments.case, arguments.model, work / "model")
+        self.tokenizer = decode.load_tokenizer(self.model)
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Write down that a variant ended: a finding, and not the others' end."""
+        self.results.session["failed"][name] = failure(error)
+        self.results.write()
+        progress(f"{name} failed:\n{''.join(traceback.format_exception(error)[-4:])}")
 
 
 class Seat(TrainerCallback):
@@ -153,6 +179,43 @@ def now() -> float:
 
 def adapter(trainer) -> list:
     return [p for p in trainer.model.parameters() if p.requires_grad]
+
+
+def set_adapter(trainer, weights: list) -> None:
+    """Give a trainer's adapter these weights, in the order of `adapter`."""
+    with torch.no_grad():
+        for p, value in zip(adapter(trainer), weights, strict=True):
+            p.copy_(value)
+
+
+def agreement(gradients: dict, base: str) -> tuple[dict, dict]:
+    """(cosine, relative error by norm) of each gradient, a vector, to that named `base`."""
+    own = gradients[base]
+    cosines = {name: torch.cosine_similarity(g, own, dim=0).item() for name, g in gradients.items()}
+    return cosines, {name: ((g - own).norm() / own.norm()).item() for name, g in gradients.items()}
+
+
+def failure(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def free() -> None:
+    """Give back the memory that nothing holds on to."""
+    gc.collect()
+    torch.cuda.empty_cache()  # does nothing without a GPU
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The arguments that the benches of steps share."""
+    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--case", choices=cases.CASES, default="published-1.7b")
+    found.add_argument("--model", type=Path, help="folder of a model: its weights (smollm2) or its tokenizer alone")
+    found.add_argument("--data", type=Path, help="documents (.jsonl.gz); synthetic ones without")
+    found.add_argument("--out", type=Path, default=RESULTS / "bench")
+    found.add_argument("--seconds", type=float, default=600, help="start nothing new after so many seconds")
+    found.add_argument("--warmup", type=int, default=5, help="steps before the first timed one")
+    found.add_argument("--steps", type=int, default=20, help="timed steps of a variant (or cell)")
+    return found
 
 
 def progress(text: str) -> None:
