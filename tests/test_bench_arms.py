@@ -11,6 +11,7 @@ import pandas as pd
 
 from lib.bench import arm_step
 from lib.lean.arms import DPO_SAVINGS, SFT_SAVINGS
+from lib.report import projection
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +67,8 @@ def test_gradients_are_stocks_within_its_own_rounding(results):
         errors = notes["facts"][f"{arm}_gradient_error_to_bf16"]
         limit = 2 * errors["bf16 padded otherwise"] + 0.01
         assert errors["bf16"] == 0 < errors["+mode"] < limit and errors["+padding"] < limit
+
+
+def test_the_variants_that_the_projection_looks_for_are_those_of_this_bench():
+    wanted = {projection.STOCK, projection.DEFAULT, projection.COMPILED}
+    assert all(wanted <= set(arm_step.variants(arm, [16, 32], True)) for arm in arm_step.ARMS)

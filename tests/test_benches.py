@@ -249,11 +249,3 @@ def test_nothing_is_projected_beyond_what_was_measured():
     study = STUDY | {"groups": {"rows": [{"seed": 0} | dict.fromkeys(("zero_first", "zero_middle", "zero_last"), 0.9)]}}
     below = PARTS[PARTS["dead_share"] < 0.9]
     assert "lean, the study's dead groups" not in projection.bill(below, study)
-
-
-def test_the_variants_that_are_looked_for_are_those_of_the_bench_of_the_arms():
-    pytest.importorskip("trl", reason="training is not installed (extra `train`)")
-    from lib.bench import arm_step
-
-    wanted = {projection.STOCK, projection.DEFAULT, projection.COMPILED}
-    assert all(wanted <= set(arm_step.variants(arm, [16, 32], True)) for arm in ("sft", "dpo"))
