@@ -105,8 +105,10 @@ def phrases(timed: bool) -> dict[str, tuple[str, str]]:
     """The numbers as text: name -> (label, expression of a text)."""
     card = f"[{', '.join(map(str, CARDS_GIB))}][x_card]"
     verdict = f"m_used <= {sizes.ROOM} * {card} ? ': fits' : ': does not fit'"
+    parts = [f"{json.dumps(f'{part} ')} + format(m_{k}, ',.1f')" for k, part in enumerate(MEMORY)]
     found = {
-        "w_memory": ("Memory in use on the card", f"format(m_used, ',.1f') + ' of ' + {card} + ' GiB' + ({verdict})")
+        "w_memory": ("Memory in use on the card", f"format(m_used, ',.1f') + ' of ' + {card} + ' GiB' + ({verdict})"),
+        "w_parts": ("Of it (GiB)", " + '; ' + ".join(parts)),
     }
     if timed:
         for number, way in enumerate(WAYS):
@@ -172,10 +174,13 @@ def render(models: dict[str, sizing.Shape], constants: dict, rates: dict | None,
         f'<tr><th scope="row">{html.escape(label)}</th><td><output id="{name}"></output></td></tr>'
         for name, (label, _) in phrases(rates is not None).items()
     )
+    if rates is None:
+        rows += '<tr><th scope="row">Seconds and price of a step</th><td>not given: no rates were fitted</td></tr>'
     drawn = json.dumps(spec(names, found, rates is not None)).replace("</", "<\\/")
+    drawings = "Bars of memory" if rates is None else "Bars of memory and of seconds"
     return f"""<form class="sizing" aria-label="Set-up" id="sizing-controls" onsubmit="return false"></form>
 <table class="table" aria-live="polite"><tbody>{rows}</tbody></table>
-<div id="sizing-charts" role="img" aria-label="Bars of memory and of seconds; the table above has their sums"></div>
+<div id="sizing-charts" role="img" aria-label="{drawings}; the table above has their numbers"></div>
 <noscript><p>This page computes in the browser and needs JavaScript; the chapter on sizing has tables.</p></noscript>
 <script src="{static}/vega.mjs"></script>
 <script src="{static}/vega-lite.mjs"></script>
