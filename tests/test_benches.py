@@ -258,3 +258,20 @@ def test_the_variants_that_are_looked_for_are_those_of_the_bench_of_the_arms():
 
     wanted = {projection.STOCK, projection.DEFAULT, projection.COMPILED}
     assert all(wanted <= set(arm_step.variants(arm, [16, 32], True)) for arm in ("sft", "dpo"))
+
+
+def test_steps_on_recorded_rollouts_stand_beside_each_other():
+    rows = [
+        {
+            "session": SESSION,
+            "case": benches.PUBLISHED,
+            "part": "recorded",
+            "variant": v,
+            "dead_share": 0.0,
+            "wall_s": s,
+        }
+        for v, s in [("stock", 6.0), ("stock", 6.2), ("lean", 0.5), ("lean", 0.5), ("lean", 0.9)]
+    ]
+    told = bench_phrases.recorded(pd.DataFrame(rows))["lean_recorded"]
+    assert told == "12x (6.10 s against 0.50 s, n = 2)"
+    assert bench_phrases.recorded(pd.DataFrame(rows[:2]))["lean_recorded"] == "not measured"
