@@ -258,3 +258,26 @@ def test_the_variants_that_are_looked_for_are_those_of_the_bench_of_the_arms():
 
     wanted = {projection.STOCK, projection.DEFAULT, projection.COMPILED}
     assert all(wanted <= set(arm_step.variants(arm, [16, 32], True)) for arm in ("sft", "dpo"))
+
+
+@pytest.mark.parametrize(
+    "damage, expected",
+    [
+        (lambda folder, rows: rows.assign(wall_s=0.0), "wall_s: expected seconds above 0"),
+        (lambda folder, rows: rows.drop(columns="positions_nograd"), "expected the column 'positions_nograd'"),
+        (lambda folder, rows: rows.assign(completion_tokens="x"), "completion_tokens: got .*, expected numbers"),
+        (lambda folder, rows: rows.assign(session=LATER), f"expected notes of session {LATER}"),
+        (lambda folder, rows: (folder / "grpo_step.json").unlink(), "grpo_step.json is not there"),
+        (lambda folder, rows: (folder / "grpo_step.json").write_text("{}"), "expected a list of sessions, got '{}'"),
+        (lambda folder, rows: (folder / "grpo_step.json").write_text('[{"session": "a"}]'), "session a: case, .*miss"),
+    ],
+)
+def test_a_damaged_bench_is_one_error_with_its_file(damage, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(benches, "RESULTS", tmp_path)
+    fake_bench.write(tmp_path)
+    assert len(benches.grpo_step()[0]) == len(ROWS)
+    damaged = damage(tmp_path / "bench", ROWS)
+    if isinstance(damaged, pd.DataFrame):
+        damaged.to_parquet(tmp_path / "bench" / "grpo_step.parquet")
+    with pytest.raises(ValueError, match=f"grpo_step.*{expected}"):
+        benches.grpo_step()

@@ -91,7 +91,9 @@ def arm_step() -> pd.DataFrame | None:
     path = RESULTS / "bench" / "arm_step.parquet"
     if not path.exists():
         return None
-    return records.read_table(path, ("session", "arm", "variant", "case"), ("tokens", "wall_s", "batch_documents"))
+    rows = records.read_table(path, ("session", "arm", "variant", "case"), ("tokens", "wall_s", "batch_documents"))
+    benches.counted(path, rows, ("reference_s",) if "reference_s" in rows else ())
+    return rows
 
 
 def arm_rates(rows: pd.DataFrame | None) -> pd.DataFrame:
