@@ -108,6 +108,15 @@ def test_a_run_without_kept_weights_gives_its_last_checkpoint_or_none(tmp_path, 
     assert run.weights == checkpoint
 
 
+def test_a_run_that_was_removed_stops_no_other_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RUNS", tmp_path)
+    write(tmp_path, variants={"grpo-lean": ([(50, 0.62)], {"lean": True}, "start-s0")})
+    before = {run.name for run in records.pinned_runs("fake")}
+    assert "grpo-lean-s0" in before
+    shutil.rmtree(tmp_path / "fake" / "grpo-lean-s0")
+    assert {run.name for run in records.pinned_runs("fake")} == before - {"grpo-lean-s0"}
+
+
 LEAN, ELSEWHERE = [(50, 0.62), (90, 0.80)], [(100, 0.30)]
 
 

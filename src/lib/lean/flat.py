@@ -44,7 +44,7 @@ def rows_of(ids, mask, head: bool, pairs: bool) -> Rows:
     place = (mine.flatten().cumsum(0) - 1).view_as(real)
     if pairs:
         place[half:] = torch.where(shared[half:], place[:half], place[half:])
-    place[:, :width] = place[0, :width]
+    place[:, :width] = place[0, :width].clone()  # a copy: of a single row it is the same memory
     shared[:, :width] = False
     return Rows(
         place.masked_fill(~real, 0).flatten(),
