@@ -38,7 +38,8 @@ def grpo_step() -> tuple[pd.DataFrame, list[dict]]:
     if not path.exists():
         return pd.DataFrame(columns=["session", *CELL, "part", "wall_s"]), []
     rows = records.read_table(path, ("session", "case", "variant", "part"), ("dead_share",))
-    counted(path, rows, ("wall_s", "positions_grad", "positions_nograd", "completion_tokens"))
+    needed = ("wall_s", "positions_grad", "positions_nograd", "completion_tokens")
+    counted(path, rows, (*needed, *(name for name in ("tokens", "timed_s") if name in rows)))
     if not (rows["wall_s"] > 0).where(rows["part"] != "phases", rows["wall_s"].isna()).all():
         raise ValueError(f"{records.shown(path)}: wall_s: expected seconds above 0 in each row, and none with timers")
     return rows, notes(path, rows)
