@@ -105,9 +105,16 @@ def above_zero(**numbers) -> None:
 
 
 def models() -> dict[str, Shape]:
-    """The models of book/models.yaml by name."""
-    listed = yaml.safe_load((BOOK / "models.yaml").read_text())
-    return {name: read(entry["config"]) for name, entry in listed.items()}
+    """The models of book/models.yaml by name. Raises ValueError with the model and field that is wrong."""
+    listed, found = yaml.safe_load((BOOK / "models.yaml").read_text()), {}
+    if not isinstance(listed, dict) or not all(isinstance(e, dict) and "config" in e for e in listed.values()):
+        raise ValueError("book/models.yaml: expected models by name, each with its config")
+    for name, entry in listed.items():
+        try:
+            found[name] = read(entry["config"])
+        except ValueError as error:
+            raise ValueError(f"book/models.yaml: {name}: {error}") from None
+    return found
 
 
 def parameters(s: Shape) -> dict[str, int]:

@@ -148,7 +148,9 @@ def measured() -> tuple[pd.DataFrame, list[dict]] | None:
 
 def predicted() -> pd.DataFrame:
     """What was predicted before any measurement: `configuration`, `role`, `predicted_gib`, `predicted_nvml_gib`."""
-    return records.read_table(BOOK / "memory_predicted.csv", ("configuration", "role"), ("predicted_gib",))
+    return records.read_table(
+        BOOK / "memory_predicted.csv", ("configuration", "role"), ("predicted_gib", "predicted_nvml_gib")
+    )
 
 
 def fit(rows: pd.DataFrame, models: dict[str, sizing.Shape]) -> dict[str, float] | None:
