@@ -311,7 +311,11 @@ kind, _ = study.devices(profile, [*starts.values(), *runs.values()])
 curves = {key: compare.curve(run, starts[run.seed]) for key, run in runs.items()}
 measured_labels = setup.info["parameters"].get("n_pool")
 ends = sorted(curve.end_hours for curve in curves.values())
-asked = budgets or [amount / price_per_hour for amount in dollars if kind == "cuda"]
+if dollars and (budgets or kind != "cuda"):
+    raise ValueError(f"dollars: got {dollars} with budgets {budgets} on {kind}; expected budgets or, on a GPU, dollars")
+if wrong := [amount for amount in dollars if type(amount) not in (int, float) or not 0 < amount < float("inf")]:
+    raise ValueError(f"dollars: got {wrong[0]!r}, expected amounts of money above 0")
+asked = budgets or [amount / price_per_hour for amount in dollars]
 asked = asked or [0.25 * ends[0], 0.5 * ends[0], ends[0], ends[-1], 2 * ends[-1]]
 outside = planner.inputs_outside(curves, labels or None, start_accuracy or None, measured_labels)
 planned = planner.plan(curves, asked, outside)

@@ -48,8 +48,9 @@ def write_steps(bench):
             rows.append(row | dict(positions_nograd=grad if variant == "stock" else None))
     stock = dict(trainer="GRPOTrainer", per_device_train_batch_size=16, gradient_checkpointing=True)
     notes = [{
-        "session": SESSION, "case": "published-1.7b", "arguments": {"data": None}, "device": DEVICE, "failed": {},
-        "facts": {}, "versions": {}, "variants": {"stock": stock, "lean": stock | {"trainer": "LeanGRPOTrainer"}},
+        "session": SESSION, "case": "published-1.7b", "arguments": {"data": None}, "device": DEVICE, "commit": "c",
+        "failed": {}, "facts": {}, "versions": {},
+        "variants": {"stock": stock, "lean": stock | {"trainer": "LeanGRPOTrainer"}},
     }]  # fmt: skip
     found = steptime.cells(pd.DataFrame(rows), notes, MODELS)
     seconds = steptime.scored(found, RATES).set_index(["case", "variant", "dead_share"])["predicted"]

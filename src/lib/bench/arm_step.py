@@ -245,14 +245,23 @@ def main(argv=None) -> None:
     parser.add_argument("--data", type=Path, help="documents (.jsonl.gz); synthetic ones without")
     parser.add_argument("--out", type=Path, default=RESULTS / "bench")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--seconds", type=float, default=600, help="start no new variant after so many seconds")
-    parser.add_argument("--warmup", type=int, default=5, help="steps before a variant's first timed one")
-    parser.add_argument("--steps", type=int, default=20, help="timed steps a variant")
     parser.add_argument(
-        "--batches", nargs=2, type=int, default=[16, 32], metavar=("SMALL", "LARGE"), help="documents a batch"
+        "--seconds", type=bench_cases.seconds, default=600, help="start no new variant after so many seconds"
+    )
+    parser.add_argument(
+        "--warmup", type=bench_cases.at_least(1), default=5, help="steps before a variant's first timed one"
+    )
+    parser.add_argument("--steps", type=bench_cases.at_least(1), default=20, help="timed steps a variant")
+    parser.add_argument(
+        "--batches",
+        nargs=2,
+        type=bench_cases.at_least(1),
+        default=[16, 32],
+        metavar=("SMALL", "LARGE"),
+        help="documents a batch",
     )
     parser.add_argument("--uncompiled", action="store_true", help="leave the last variant out (a minute or more)")
-    arguments = parser.parse_args(argv)
+    arguments = bench_cases.parsed(parser, argv)
     told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as work:

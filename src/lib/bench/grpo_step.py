@@ -39,6 +39,7 @@ from lib.paths import RESULTS
 
 PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine", "profile")
 VARIANTS = ("stock", "stock-best", "lean", "lean-compiled")
+DEAD = (0, 16, 15, 9, 13)  # groups without variance, as many as a case has
 ORDER = (
     "checkpoint", "old", "trim", "casts", "prefix", "pack", "drop", "sync", "tokens", "rollouts", "rows", "mode",
     "lora", "norms",
@@ -373,19 +374,35 @@ def main(argv=None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "bench")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS[:3])
-    parser.add_argument("--dead", nargs="+", type=int, default=[0, 16, 15, 9, 13], help="groups without variance")
+    parser.add_argument(
+        "--dead", nargs="+", type=bench_cases.at_least(0), help="groups without variance (default: 0 16 15 9 13)"
+    )
     parser.add_argument(
         "--compiled", action="store_true", help="end the waterfall with compiled layers (a minute more)"
     )
-    parser.add_argument("--seconds", type=float, default=600, help="start nothing new after so many seconds")
-    parser.add_argument("--warmup", type=int, default=5, help="steps before a cell's first timed one")
-    parser.add_argument("--steps", type=int, default=20, help="timed steps a cell")
-    parser.add_argument("--slow-steps", type=int, default=20, help="those of a stock variant with dead groups")
-    parser.add_argument("--phase-steps", type=int, default=5, help="steps a cell with timers inside")
-    parser.add_argument("--recorded-steps", type=int, default=20, help="steps on recorded rollouts")
-    parser.add_argument("--turn", type=int, default=5, help="steps a turn")
+    parser.add_argument(
+        "--seconds", type=bench_cases.seconds, default=600, help="start nothing new after so many seconds"
+    )
+    parser.add_argument(
+        "--warmup", type=bench_cases.at_least(0), default=5, help="steps before a cell's first timed one"
+    )
+    parser.add_argument("--steps", type=bench_cases.at_least(1), default=20, help="timed steps a cell")
+    parser.add_argument(
+        "--slow-steps", type=bench_cases.at_least(1), default=20, help="those of a stock variant with dead groups"
+    )
+    parser.add_argument(
+        "--phase-steps", type=bench_cases.at_least(1), default=5, help="steps a cell with timers inside"
+    )
+    parser.add_argument("--recorded-steps", type=bench_cases.at_least(1), default=20, help="steps on recorded rollouts")
+    parser.add_argument("--turn", type=bench_cases.at_least(1), default=5, help="steps a turn")
     parser.add_argument("--engine-share", type=float, default=0.2, help="share of GPU memory for the engine")
-    arguments = parser.parse_args(argv)
+    arguments = bench_cases.parsed(parser, argv)
+    groups = bench_cases.CASES[arguments.case]["prompts"]
+    arguments.dead = arguments.dead or [dead for dead in DEAD if dead <= groups]
+    if max(arguments.dead) > groups:
+        parser.error(
+            f"--dead: got {max(arguments.dead)}, expected at most the {groups} groups of case {arguments.case}"
+        )
     told = {k: v.name if isinstance(v, Path) else v for k, v in vars(arguments).items()}  # no machine's paths
     with tempfile.TemporaryDirectory() as work:
         results = Results(arguments.out, "grpo_step", arguments.case, told)

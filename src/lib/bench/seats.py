@@ -30,11 +30,11 @@ class Results:
         self.session["facts"] |= facts
         if self.session["other_gpus_busy"] is not None:  # the most that were: they share the host's processors
             self.session["other_gpus_busy"] = max(self.session["other_gpus_busy"], other_gpus_busy())
+        clock.write_json(self.notes, self.sessions)  # first: rows without their notes could not be read
         if self.rows:
             part = self.table.with_suffix(".part")
             pd.DataFrame(self.rows).to_parquet(part, index=False, compression="zstd")
             os.replace(part, self.table)
-        clock.write_json(self.notes, self.sessions)
 
 
 class Seat(TrainerCallback):

@@ -179,7 +179,8 @@ def _runs_shown(profile, started_ns):
     pins = sorted((RUNS / profile / "pins").glob("*.json")) if profile else []
     # a file's time comes from a clock that ticks every few milliseconds
     own = [pin for pin in pins if pin.stat().st_mtime_ns >= started_ns - 20_000_000]
-    return {pin.stem: clock.read_json(pin, "folder")["folder"] for pin in own or pins}
+    folders = {pin.stem: clock.read_json(pin, "folder")["folder"] for pin in own or pins}
+    return {name: folder for name, folder in folders.items() if (ROOT / folder).exists()}  # a variant may be removed
 
 
 def _used(profile, runs):

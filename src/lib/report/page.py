@@ -51,8 +51,12 @@ def inputs(names: list[str]) -> dict[str, tuple]:
 
 
 def memory(s: sizing.Shape, update: str, checkpointing: bool, engine: str, x: dict, constants: dict) -> dict:
-    """GiB on one card by part (MEMORY) and `used`, their sum: what the driver would report. x: values of RANGES."""
-    work = sizing.batch("grpo", x["x_rows"], x["x_prompt"], x["x_completion"])
+    """GiB on one card by part (MEMORY) and `used`, their sum: what the driver would report. x: values of RANGES.
+
+    A micro-batch of more rollouts than a step has is the whole step.
+    """
+    rows = np.minimum(x["x_rows"], x["x_prompts"] * x["x_group"])
+    work = sizing.batch("grpo", rows, x["x_prompt"], x["x_completion"])
     how = dict(states="16", checkpointing=checkpointing, constants=constants)
     parts, moving = sizing.moments(s, "grpo", update, *work, **how)
     peak = 0.0

@@ -91,7 +91,11 @@ def arm_step() -> pd.DataFrame | None:
     path = RESULTS / "bench" / "arm_step.parquet"
     if not path.exists():
         return None
-    return records.read_table(path, ("session", "arm", "variant", "case"), ("tokens", "wall_s", "batch_documents"))
+    rows = records.read_table(path, ("session", "arm", "variant", "case"), ("tokens", "wall_s", "batch_documents"))
+    benches.counted(path, rows, ("reference_s",) if "reference_s" in rows else ())
+    if not (rows[["tokens", "wall_s", "batch_documents"]] > 0).all(axis=None):
+        raise ValueError(f"{records.shown(path)}: expected tokens, wall_s and batch_documents above 0 in each row")
+    return rows
 
 
 def arm_rates(rows: pd.DataFrame | None) -> pd.DataFrame:

@@ -4,9 +4,10 @@ measurements. The formulas are lib.sizing's; here they are only applied."""
 import pandas as pd
 from scipy.optimize import least_squares
 
-from lib import clock, records, sizing
+from lib import records, sizing
 from lib.bench import memory
 from lib.paths import BOOK, RESULTS
+from lib.report import benches
 from lib.sizing import GB, GIB
 
 FITS, OFFLOAD, NOT = "fits", "with offload", "does not"
@@ -128,16 +129,29 @@ def wide(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured() -> tuple[pd.DataFrame, list[dict]] | None:
-    """Rows of `lib.bench.memory` and notes of its sessions; None where nothing was recorded."""
+    """Rows of `lib.bench.memory` and notes of its sessions; None where nothing was recorded.
+
+    Raises ValueError, with the file, for a damaged or incomplete one.
+    """
     path = RESULTS / "bench" / "memory.parquet"
     if not path.exists():
         return None
-    return records.read_table(path, ("configuration", "role")), clock.read_json(path.with_suffix(".json"))
+    rows, known = records.read_table(path, ("session", "configuration", "role")), memory.configurations()
+    numbers = ("predicted_gib", "predicted_nvml_gib", "measured_gib", "nvml_gib")
+    benches.counted(path, rows, numbers)
+    own = rows[["measured_gib", "nvml_gib"]].astype(float)
+    if "failed" not in rows or not ((own > 0).all(axis=1) & rows["failed"].isna() | own.isna().all(axis=1)).all():
+        raise ValueError(f"{records.shown(path)}: expected measured_gib and nvml_gib above 0, or neither, and failed")
+    if unknown := set(rows["configuration"]) - set(known):
+        raise ValueError(f"{records.shown(path)}: configuration: got {min(unknown)!r}, which lib.bench.memory lacks")
+    return rows, benches.notes(path, rows, ("session", "device"))
 
 
 def predicted() -> pd.DataFrame:
     """What was predicted before any measurement: `configuration`, `role`, `predicted_gib`, `predicted_nvml_gib`."""
-    return records.read_table(BOOK / "memory_predicted.csv", ("configuration", "role"), ("predicted_gib",))
+    return records.read_table(
+        BOOK / "memory_predicted.csv", ("configuration", "role"), ("predicted_gib", "predicted_nvml_gib")
+    )
 
 
 def fit(rows: pd.DataFrame, models: dict[str, sizing.Shape]) -> dict[str, float] | None:

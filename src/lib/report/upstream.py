@@ -12,7 +12,9 @@ def base_drift() -> pd.DataFrame | None:
     path = RESULTS / "bench" / "base_drift.csv"
     if not path.exists():
         return None
-    return records.read_table(path, ("device", "trainer"), ("syncs", "base_change", "lora_delta", "ratio"))
+    return records.read_table(
+        path, ("device", "trainer", "peft", "trl", "commit"), ("syncs", "base_change", "lora_delta", "ratio")
+    )
 
 
 def recorded_grpo() -> list:
