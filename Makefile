@@ -59,7 +59,7 @@ EXECUTE = $(PY) -m lib.build.execute --profile $(PROFILE) --out $@
 .DELETE_ON_ERROR:
 .SECONDARY:
 .DEFAULT_GOAL := help
-.PHONY: help book test base record verify replay trial variant variant_check serve clean 00_setup 01_sft 02_dpo 03_grpo 04_compare 05_sizing FORCE
+.PHONY: help book test base record headline verify replay trial variant variant_check serve clean 00_setup 01_sft 02_dpo 03_grpo 04_compare 05_sizing FORCE
 
 help:                    ## this list
 	@sed -n 's/^\([a-z0-9_]*\):.*##\(@\?\) \(.*\)/  make \1\t\3/p' Makefile | expand -t 20
@@ -150,6 +150,9 @@ base: $(call ready,train)  ## retrain the tiny base model that the laptop profil
 
 record: | $(call ready,report)  ## copy this copy's finished runs of PROFILE and SEEDS to book/results/PROFILE
 	@$(PY) -m lib.audit record $(PROFILE) $(SEEDS)
+
+headline: | $(call ready,report)  ## draw the README's figure from the recorded runs of PROFILE
+	@$(PY) -m lib.report.headline $(PROFILE)
 
 verify: | $(call ready,report)  ## recompute what the records claim: scores, rewards, billed seconds, hashes
 	@$(PY) -m lib.audit verify

@@ -78,6 +78,8 @@ elif not documents_sha256:
         f"path: {path!r} is not there, and documents_sha256 is empty, so no record can be recognised"
     )
 
+if outside_sha256 and not outside_path:
+    raise ValueError(f"outside_sha256: got {outside_sha256[:12]!r} without outside_path, expected both or neither")
 outside_at_hand = not outside_path or (ROOT / outside_path).exists()
 outside = data.load("jsonl", ROOT / outside_path) if outside_path and outside_at_hand else []
 if outside:
@@ -137,6 +139,9 @@ if run.live:
     splits = data.split(kept, dict(start=n_start, pool=n_pool, dev=n_dev, heldout=n_heldout), split_seed)
     unseen = data.apart(outside, documents)  # nobody who is in the study's own text
     unseen, outside_long = data.fits(unseen, tokenizer, context_tokens, max_completion_tokens, instruction)
+    if outside and not unseen:
+        left = f"{len(outside_long)} are too long, the others about people of the study's own text"
+        raise ValueError(f"outside_path: {outside_path}: of {len(outside)} documents {left}; expected one or more left")
     run.start_clock()
     run.mark_trained()  # nothing is trained here, so nothing is billed
     predictions, checkpoints = evaluate.checkpoints(

@@ -48,6 +48,10 @@ given = setup.info["parameters"]  # text, model and decoding are the setup's
 generation = decode.settings(setup)  # how every checkpoint is decoded
 if judged_split not in ("heldout", "dev"):
     raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
+if sft_warmup_share >= 1:
+    raise ValueError(
+        f"sft_warmup_share: got {sft_warmup_share}, expected a share below 1, since TRL reads 1 as one step"
+    )
 
 
 def gold_answers(documents):

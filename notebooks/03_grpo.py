@@ -46,6 +46,7 @@ price_per_hour: float = 0.0  # price of one GPU, for the progress line (per hour
 # %%
 
 import json
+import re
 
 from lib import clock as clocks
 from lib import data, decode, evaluate, grpo, records, rewards, runs, wasted
@@ -53,6 +54,9 @@ from lib.paths import ROOT
 from lib.report import alarms, bill, compare, cost, diagnose, errors, layouts, plots
 
 setup = records.pinned(profile, "setup")
+own = f"grpo-{variant}" if variant else "grpo"
+if start_from == own or not re.fullmatch(r"base|(start|sft|dpo|grpo)(-[a-z][a-z0-9_]*)?", start_from):
+    raise ValueError(f"start_from: got {start_from!r}, expected base, or another run than {own}, such as start or sft")
 start = setup if start_from == "base" else records.pinned(profile, f"{start_from}-s{seed}")
 given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded

@@ -598,7 +598,8 @@ faster, switches = benches.whole_steps(measured), benches.grid(measured, session
 show.table("lean", faster, bench_layouts.LEAN, csv=measured)
 show.table("lean_grid", switches, bench_layouts.GRID)
 show.table("agreement", benches.agreement(sessions), bench_layouts.AGREEMENT)
-show.notes(bench_phrases.lean(faster, sessions) | {"timers_ab": bench_phrases.timers(benches.timers())})
+show.notes(bench_phrases.lean(faster, sessions) | bench_phrases.recorded(measured))
+show.note("timers_ab", bench_phrases.timers(benches.timers()))
 
 # %% [markdown]
 # Where a step's seconds go in each trainer, with timers inside; what a step cannot go below; and the way from one

@@ -17,7 +17,8 @@
 #
 # The other pages say what some runs cost. What would yours? Does a model fit on the cards at hand, under which method;
 # how long does a step take; and what does a budget buy? Nothing is trained here and nothing needs a GPU: the formulas
-# are `lib.sizing`, and each is put beside what was measured.
+# are `lib.sizing` and `lib.report.steptime`. What was measured stands beside them; what was not is called a
+# formula.
 #
 # ## Departures
 #
@@ -113,9 +114,9 @@ peaks = pd.DataFrame(rows)
 columns = {"update": lambda row: row.update}
 columns |= {"activations": lambda row: "recomputed" if row.checkpointing else "kept"}
 for name in ("weights", "optimizer", "gradients", "activations", "head", "allocated"):
-    title = {"activations": "activations (GiB)", "head": "output layer"}.get(name, name)
+    title = {"head": "output layer"}.get(name, name)
     columns[title] = lambda row, name=name: f"{getattr(row, name) / sizing.GIB:.2f}"
-columns |= {"peak at": lambda row: row.moment}
+columns |= {"peak at": lambda row: "output layer" if row.moment == "head" else row.moment}
 show.table("peaks", peaks, columns)
 
 # %% [markdown]
@@ -165,20 +166,19 @@ constants = None if measured is None else sizes.fit(measured, models)
 compared = None if measured is None else sizes.beside(measured, models, constants)
 print(f"allocated, predicted before: {sizes.told(compared, 'before_error')}")
 print(f"allocated, with fitted constants: {sizes.told(compared, 'fitted_error')}")
+print(f"in use, predicted before: {sizes.told(compared, 'before_nvml_error')}")
 print(f"in use, with fitted constants: {sizes.told(compared, 'nvml_error')}")
 print(f"fits or not, in use as predicted before: {sizes.fits_told(compared)}")
 
 # %% tags=["hide-input"]
-gib = {"predicted (GiB)": "before_gib", "fitted": "gib", "measured": "measured_gib"}
-used = {"in use, fitted (GiB)": "nvml_gib", "measured in use": "in_use_gib"}
 columns = {
-    "configuration": lambda row: row.configuration.replace("_", " "),
+    "configuration": lambda row: row.configuration.replace("_", " ").replace("bfloat16", "bf16"),
     "role": lambda row: row.role.replace("_", " "),
 }
-columns |= layouts.written_as(".2f", gib)
-columns |= layouts.written_as("+.1%", {"error before": "before_error", "error fitted": "fitted_error"})
-columns |= layouts.written_as(".2f", used) | layouts.written_as("+.1%", {"error in use": "nvml_error"})
-columns |= {"why not measured": lambda row: row.failed.split(":")[0] if isinstance(row.failed, str) else ""}
+columns |= layouts.written_as(".1f", {"allocated, predicted (GiB)": "before_gib"})
+columns |= {"measured": sizes.measured_or_why} | layouts.written_as("+.1%", {"error": "before_error"})
+columns |= layouts.written_as(".1f", {"in use, predicted (GiB)": "before_nvml_gib", "in use": "in_use_gib"})
+columns |= layouts.written_as("+.1%", {"its error": "before_nvml_error", "error, fitted": "nvml_error"})
 device = sorted({session["device"]["name"] for session in sessions})
 show.notes(
     {
@@ -209,9 +209,10 @@ known = constants or sizing.CONSTANTS
 tiers = sizes.tiers(large, constants=known, **job)
 
 # %% tags=["hide-input"]
-columns = {"model": lambda row: row.model, "update": lambda row: row.update, "method": lambda row: row.method.upper()}
+columns = {"model": lambda row: row.model.replace("-", layouts.NO_BREAK_HYPHEN)}
+columns |= {"update": lambda row: row.update, "method": lambda row: row.method.upper()}
 for n, size in sizes.CARDS:
-    columns[f"{n} x {size}"] = layouts.only(f"on_{n}x{size}", str)
+    columns[f"{n} x {size}"] = layouts.only(f"on_{n}x{size}", sizes.SHORT.get)
 show.note("tier_job", f"{tier_rows} x ({tier_prompt} + {tier_completion})")
 show.note("tier_rollouts", f"{tier_prompts} x {tier_group}")
 show.table("tiers", sizes.wide(tiers), columns, csv=tiers)
@@ -237,7 +238,8 @@ show.table("note_tiers", note_tiers, columns)
 # decoding layer by layer and reading the weights for each token, weights sent to the engine, and what is fixed for each
 # trainer. The amounts follow from shape and lengths; `lib.report.steptime` has the formulas. What a unit costs is
 # fitted on some cases of the bench of whole steps and scored on the others; which are which was fixed before they were
-# measured. The sync's rate alone is read off its timer.
+# measured. The sync's rate alone is read off its timer. Where too few cases were measured nothing is fitted, and
+# neither this chapter nor the interactive page gives seconds.
 
 # %%
 from lib.report import benches, steptime
@@ -309,13 +311,17 @@ kind, _ = study.devices(profile, [*starts.values(), *runs.values()])
 curves = {key: compare.curve(run, starts[run.seed]) for key, run in runs.items()}
 measured_labels = setup.info["parameters"].get("n_pool")
 ends = sorted(curve.end_hours for curve in curves.values())
-asked = budgets or [amount / price_per_hour for amount in dollars if kind == "cuda"]
+if dollars and (budgets or kind != "cuda"):
+    raise ValueError(f"dollars: got {dollars} with budgets {budgets} on {kind}; expected budgets or, on a GPU, dollars")
+if wrong := [amount for amount in dollars if type(amount) not in (int, float) or not 0 < amount < float("inf")]:
+    raise ValueError(f"dollars: got {wrong[0]!r}, expected amounts of money above 0")
+asked = budgets or [amount / price_per_hour for amount in dollars]
 asked = asked or [0.25 * ends[0], 0.5 * ends[0], ends[0], ends[-1], 2 * ends[-1]]
 outside = planner.inputs_outside(curves, labels or None, start_accuracy or None, measured_labels)
 planned = planner.plan(curves, asked, outside)
 
 # %% tags=["hide-input"]
-_, per_hour = cost.axis(kind, max(ends))
+unit, per_hour = cost.axis(kind, max(ends))
 columns = {"budget": lambda row: cost.show_hours(row.hours, per_hour)}
 columns |= {"price": lambda row: cost.show_price(cost.price(row.hours, kind, price_per_hour), price_currency)}
 for arm, name in compare.NAMES.items():
@@ -325,7 +331,7 @@ columns |= {"verdict": lambda row: row.verdict}
 even = planner.break_even(curves, "grpo", "sft")
 show.notes(
     {
-        "plan_unit": cost.unit(kind),
+        "plan_unit": unit,
         "plan_break_even": by_seed({s: cost.show_hours(h, per_hour) for s, h in even.items()}) or "not measured",
     }
 )
@@ -350,5 +356,5 @@ show.glue("exercises", HTML(quiz.render(quiz.exercises(models, known))), display
 # ## Recap
 #
 # Memory is a sum of terms that can be written down; what cannot are four constants, and they are fitted on some
-# measurements and scored on others. Seconds are terms with fitted rates. What a budget buys is not a formula: it is
-# what some runs showed, and this chapter says where that ends.
+# measurements and scored on others. Seconds are terms, too, with rates that only measured steps can give. What a budget
+# buys is not a formula: it is what some runs showed, and this chapter says where that ends.

@@ -174,6 +174,11 @@ def test_only_real_positions_are_computed_and_a_shared_start_once(tmp_path):
     assert passed("dpo", {"padding", "instruction", "prompt"}) == [alone - shared - 15 * 6]
 
 
+def test_a_single_padded_row_has_a_layout():
+    rows = flat.rows_of(torch.tensor([[5, 6, 0]]), torch.tensor([[1, 1, 0]]), "rows")
+    assert rows.own.tolist() == [0, 1] and rows.cells.tolist()[:2] == [0, 1] and not len(rows.again)
+
+
 def test_a_watched_run_counts_what_the_layers_get(tmp_path):
     """As the notebook does it: the reference before the first step, all rows, and positions as they are computed."""
     run = runs.Run("02_dpo", "p", "dpo-s0", "dpo", 0, {}, "data", {"name": "tiny", "sha256": ""}, tmp_path / "run")

@@ -249,3 +249,43 @@ def test_nothing_is_projected_beyond_what_was_measured():
     study = STUDY | {"groups": {"rows": [{"seed": 0} | dict.fromkeys(("zero_first", "zero_middle", "zero_last"), 0.9)]}}
     below = PARTS[PARTS["dead_share"] < 0.9]
     assert "lean, the study's dead groups" not in projection.bill(below, study)
+
+
+def test_steps_on_recorded_rollouts_stand_beside_each_other():
+    rows = [
+        {
+            "session": SESSION,
+            "case": benches.PUBLISHED,
+            "part": "recorded",
+            "variant": v,
+            "dead_share": 0.0,
+            "wall_s": s,
+        }
+        for v, s in [("stock", 6.0), ("stock", 6.2), ("lean", 0.5), ("lean", 0.5), ("lean", 0.9)]
+    ]
+    told = bench_phrases.recorded(pd.DataFrame(rows))["lean_recorded"]
+    assert told == "12x (6.10 s against 0.50 s, n = 2)"
+    assert bench_phrases.recorded(pd.DataFrame(rows[:2]))["lean_recorded"] == "not measured"
+
+
+@pytest.mark.parametrize(
+    "damage, expected",
+    [
+        (lambda folder, rows: rows.assign(wall_s=0.0), "wall_s: expected seconds above 0"),
+        (lambda folder, rows: rows.drop(columns="positions_nograd"), "expected the column 'positions_nograd'"),
+        (lambda folder, rows: rows.assign(completion_tokens="x"), "completion_tokens: got .*, expected numbers"),
+        (lambda folder, rows: rows.assign(session=LATER), "expected notes of session 2026-02-01"),
+        (lambda folder, rows: (folder / "grpo_step.json").unlink(), "is not there"),
+        (lambda folder, rows: (folder / "grpo_step.json").write_text("{}"), "expected a list of sessions, got '{}'"),
+        (lambda folder, rows: (folder / "grpo_step.json").write_text('[{"session": "a"}]'), "session a: case, .*miss"),
+    ],
+)
+def test_a_damaged_bench_is_one_error_with_its_file(damage, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(benches, "RESULTS", tmp_path)
+    fake_bench.write(tmp_path)
+    assert len(benches.grpo_step()[0]) == len(ROWS)
+    damaged = damage(tmp_path / "bench", ROWS)
+    if isinstance(damaged, pd.DataFrame):
+        damaged.to_parquet(tmp_path / "bench" / "grpo_step.parquet")
+    with pytest.raises(ValueError, match=f"grpo_step.*{expected}"):
+        benches.grpo_step()

@@ -259,6 +259,15 @@ def test_whole_execution(tmp_path, write_notebook, capfd):
     assert (tmp_path / "out.ipynb").exists() and list(tmp_path.glob(".*part")) == []
 
 
+def test_an_execution_may_end_before_a_heading(tmp_path, write_notebook):
+    cells = '\n# %%\nprint("first")\n\n# %% [markdown]\n# ## Second part\n# text\n\n# %%\nraise ValueError("run")\n'
+    write_notebook("01_one", DECLARED + "\n" + cells)
+    notebook = execute.execute("01_one", {}, tmp_path / "one.ipynb", tmp_path / "notebooks", until="## Second part")
+    assert notebook.cells[-1].source == 'print("first")' and notebook.cells[-1].outputs[0].text == "first\n"
+    with pytest.raises(ValueError, match="## Third part"):
+        execute.execute("01_one", {}, tmp_path / "one.ipynb", tmp_path / "notebooks", until="## Third part")
+
+
 def test_modules_that_a_notebook_depends_on(tmp_path, write_notebook):
     path = write_notebook("01_one", DECLARED, "from lib.build import params\nfrom lib.nothing import x")
     rule, *empty = execute._dependencies(tmp_path / "out.ipynb", path).splitlines()

@@ -70,18 +70,21 @@ def test_missing_is_never_wrong():
 
 
 @pytest.mark.parametrize(
-    ("sft", "grpo", "sft_end", "expected"),
+    ("sft", "grpo", "sft_end", "grpo_end", "expected"),
     [
-        (1.0, 4.0, 2.0, HELD),
-        (4.0, 1.0, 5.0, WRONG),
-        (float("nan"), 4.0, 5.0, WRONG),  # it ran long enough, and did not hold it
-        (float("nan"), 4.0, 2.0, NOT_SHOWN),  # it had ended before
-        (0.0, 0.0, 2.0, NOT_SHOWN),
-        (1.0, float("nan"), 2.0, NOT_SHOWN),
+        (1.0, 4.0, 2.0, 5.0, HELD),
+        (4.0, 1.0, 5.0, 5.0, WRONG),
+        (float("nan"), 4.0, 5.0, 5.0, WRONG),  # it ran long enough, and did not hold it
+        (float("nan"), 4.0, 2.0, 5.0, NOT_SHOWN),  # it had ended before
+        (0.0, 0.0, 2.0, 5.0, NOT_SHOWN),
+        (1.0, float("nan"), 2.0, 5.0, HELD),  # GRPO ran long enough, and did not hold it
+        (3.0, float("nan"), 4.0, 2.0, NOT_SHOWN),  # GRPO had ended before
+        (float("nan"), float("nan"), 4.0, 2.0, NOT_SHOWN),
     ],
 )
-def test_sooner(sft, grpo, sft_end, expected):
-    assert outcomes.sooner(SimpleNamespace(sft_hours=sft, grpo_hours=grpo, sft_end_hours=sft_end)) == expected
+def test_sooner(sft, grpo, sft_end, grpo_end, expected):
+    row = SimpleNamespace(sft_hours=sft, grpo_hours=grpo, sft_end_hours=sft_end, grpo_end_hours=grpo_end)
+    assert outcomes.sooner(row) == expected
 
 
 def test_sentences_over_seeds():

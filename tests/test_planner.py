@@ -51,3 +51,9 @@ def test_break_even_holds_as_long_as_both_ran():
     assert planner.break_even(late, "grpo", "sft") == {0: 1.0}
     dips = CURVES | {("grpo", 0): curve("grpo", 0, [0.5, 0.85, 0.75, 0.95], [0.0, 1.0, 1.5, 2.0])}
     assert planner.break_even(dips, "grpo", "sft") == {0: 2.0}
+
+
+@pytest.mark.parametrize("hours", [-1.0, 0, float("nan"), "2", True])
+def test_a_budget_that_is_none_is_refused(hours):
+    with pytest.raises(ValueError, match=f"budgets: got {hours!r}, expected device-hours above 0"):
+        planner.plan(CURVES, [1.0, hours])

@@ -225,3 +225,12 @@ def test_tables_of_a_damaged_run(tmp_path):
         (tmp_path / name).write_text("")
         with pytest.raises(ValueError, match=f"{name}: damaged: got"):
             table(tmp_path)
+
+
+def test_a_replay_under_other_parameters_is_none(places, monkeypatch):
+    """Its losses may well be within the tolerance, and would say nothing of the recorded run."""
+    put_record(places / "results" / "p" / "dpo-s0")
+    monkeypatch.setenv("REPLAY", f"dpo-s0:{places / 'scratch'}:3")
+    assert open_dpo(pairs=4).stop_after == 3
+    with pytest.raises(RuntimeError, match="recorded under other parameters: pairs: recorded 4, now 8"):
+        open_dpo(pairs=8)

@@ -91,6 +91,26 @@ def test_a_config_without_a_field_is_refused(field):
         sizing.read({k: v for k, v in SMALL.items() if k != field})
 
 
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("hidden_size", True), ("num_key_value_heads", -1), ("num_key_value_heads", 3), ("head_dim", "2"),
+        ("tie_word_embeddings", "false"), ("num_experts", "8"),
+    ],
+)  # fmt: skip
+def test_a_config_with_another_kind_of_value_is_refused(field, value):
+    with pytest.raises(ValueError, match=f"{field}: got {value!r}; expected"):
+        sizing.read(SMALL | {field: value} | ({"num_experts_per_tok": 2} if field == "num_experts" else {}))
+
+
+def test_no_length_below_one_and_no_card_less_than_one():
+    for lengths in ((-4, 10, 10), (4, 0, 10), (4, float("nan"), 10)):
+        with pytest.raises(ValueError, match="expected a number above 0"):
+            sizing.batch("grpo", *lengths)
+    with pytest.raises(ValueError, match="cards: got 0"):
+        sizing.training(sizing.read(SMALL), "sft", "full", 1, 1, 1, cards=0, zero=3)
+
+
 def test_an_unknown_setting_is_refused():
     with pytest.raises(ValueError, match="states: got '17'; expected one of"):
         sizing.training(sizing.read(SMALL), "sft", "full", 1, 1, 1, states="17")

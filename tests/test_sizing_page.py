@@ -105,6 +105,23 @@ def test_the_page_s_formulas_are_those_of_the_chapter():
     assert page.time(shape, "lora", True, x, RATES)["step"] == pytest.approx(step["step"])
 
 
+def test_a_micro_batch_larger_than_the_step_is_the_step():
+    """Both sliders can be at such ends; neither memory nor seconds may count rollouts that are not there."""
+    x = {name: first for name, (*_, first) in page.RANGES.items()} | {"x_prompts": 1, "x_group": 2}
+    shape = MODELS["Qwen3-1.7B"]
+    for of in (
+        lambda x: page.memory(shape, "lora", False, "separate", x, CONSTANTS),
+        lambda x: page.time(shape, "lora", False, x, RATES),
+    ):
+        assert of(x | {"x_rows": 128}) == of(x | {"x_rows": 2})
+
+
+@pytest.mark.parametrize("how, expected", [(dict(gpu="H300"), "gpu: got 'H300'"), (dict(dead=1.5), "dead: got 1.5")])
+def test_a_step_of_an_unknown_kind_is_refused(how, expected):
+    with pytest.raises(ValueError, match=expected):
+        steptime.step(MODELS["Qwen3-1.7B"], RATES, 327, 44, **how)
+
+
 def test_a_formula_that_branches_cannot_be_written_down():
     a = Expression("a")
     assert str((a + 1) * 2 - a / 3) == "(((a + 1.0) * 2.0) - (a / 3.0))"

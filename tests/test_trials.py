@@ -10,12 +10,14 @@ from lib.build import execute, params
 
 @pytest.fixture
 def executed(tmp_path, monkeypatch):
-    """(stage, parameters) of every execution; instead of one, the finished runs of a study are there."""
+    """(stage, parameters, until) of every execution; instead of one, the finished runs of a study are there."""
     done = []
     for module in (trials, records):
         monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(trials, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(execute, "execute", lambda stage, parameters, out: done.append((stage, parameters)))
+    monkeypatch.setattr(
+        execute, "execute", lambda stage, parameters, out, until: done.append((stage, parameters, until))
+    )
     write(tmp_path / "runs", "laptop-trials", seeds={"sft": [0], "dpo": [0], "grpo": []})
     return done
 
@@ -38,10 +40,10 @@ def test_nothing_runs_with_a_wrong_parameter_or_value(executed, stage, parameter
 
 def test_a_trial_is_judged_on_dev_and_kept_apart(executed):
     path = trials.main("laptop", 0, "02_dpo", "dpo_learning_rate", ["1e-4"])
-    assert [stage for stage, _ in executed] == ["00_setup", "01_sft", "02_dpo"]
-    assert {values["profile"] for _, values in executed} == {"laptop-trials"}
-    assert [values.get("judged_split") for _, values in executed] == [None, "dev", "dev"]
-    assert [values.get("dpo_learning_rate") for _, values in executed] == [None, None, 1e-4]
+    assert [stage for stage, _, _ in executed] == ["00_setup", "01_sft", "02_dpo"]
+    assert {values["profile"] for _, values, _ in executed} == {"laptop-trials"}
+    assert [values.get("judged_split") for _, values, _ in executed] == [None, "dev", "dev"]
+    assert [values.get("dpo_learning_rate") for _, values, _ in executed] == [None, None, 1e-4]
     (row,) = pd.read_csv(path).to_dict("records")
     assert (row["arm"], row["value"], row["split"], row["n"]) == ("dpo", 1e-4, "dev", 200)
     assert (row["exact"], row["best_exact"]) == (108, 122)  # the last of fake_records' curve, and its best
@@ -72,4 +74,6 @@ def test_settings_of_the_start_report_the_start(executed):
     trials.main("laptop", 0, "01_sft", "sft_epochs", ["2"])
     rows = pd.read_csv(path)
     assert list(rows["arm"]) == ["start", "sft"] and list(rows["value"]) == [0.001, 2]
-    assert [stage for stage, _ in executed] == ["00_setup", "01_sft"] * 2
+    assert [stage for stage, _, _ in executed] == ["00_setup", "01_sft"] * 2
+    assert [until for _, _, until in executed] == [None, trials.START_ENDS, None, None]  # arm A in its own trial only
+    assert f"# {trials.START_ENDS}\n" in (execute.NOTEBOOKS / "01_sft.py").read_text()

@@ -59,8 +59,30 @@ def test_a_mistyped_variant_or_parameter_is_one_error(folder, variant, text, exp
 
 def test_every_variant_of_the_project_can_be_run():
     for path in params.VARIANTS.glob("*.yaml"):
-        values = params.effective(variants.stage(path.stem), "h200", 0, variant=path.stem)
+        values = variants.parameters("h200", 0, path.stem)
         assert values["variant"] and set(params.variant_values(path.stem)) <= set(values), path.stem
+
+
+@pytest.mark.parametrize(
+    "variant, text, expected",
+    [
+        ("sft-few", "start_documents: 40", "start_documents would change the shared start.*expected own_start: true"),
+        ("sft-few", "lora_rank: 4\nlean: true", "lora_rank would change the shared start"),
+        ("grpo-few", "judged_split: dev", "got judged_split, which no variant sets"),
+        ("grpo-few", "seed: 3", "got seed, which no variant sets"),
+        ("grpo-sft_lean", "lean: true", "'sft_lean' is what a table calls something else"),  # the variant sft-lean
+        ("grpo-dpo", "lean: true", "'dpo' is what a table calls something else"),
+        ("sft-rerun", "lean: true", "'rerun' is what a table calls something else"),
+    ],
+)
+def test_a_variant_that_would_change_what_is_not_its_own_is_refused(variant, text, expected, tmp_path):
+    (tmp_path / f"{variant}.yaml").write_text(text)
+    with pytest.raises(params.ParameterError, match=expected):
+        variants.parameters("smoke", 0, variant, tmp_path)
+
+
+def test_a_variant_with_a_start_of_its_own_may_change_it():
+    assert variants.parameters("h200", 0, "sft-weak")["start_documents"] == 320
 
 
 def test_a_variant_has_a_name_that_a_folder_can_have():
@@ -84,6 +106,15 @@ def test_a_run_without_kept_weights_gives_its_last_checkpoint_or_none(tmp_path, 
         checkpoint / "model.safetensors"
     )
     assert run.weights == checkpoint
+
+
+def test_a_run_that_was_removed_stops_no_other_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RUNS", tmp_path)
+    write(tmp_path, variants={"grpo-lean": ([(50, 0.62)], {"lean": True}, "start-s0")})
+    before = {run.name for run in records.pinned_runs("fake")}
+    assert "grpo-lean-s0" in before
+    shutil.rmtree(tmp_path / "fake" / "grpo-lean-s0")
+    assert {run.name for run in records.pinned_runs("fake")} == before - {"grpo-lean-s0"}
 
 
 LEAN, ELSEWHERE = [(50, 0.62), (90, 0.80)], [(100, 0.30)]

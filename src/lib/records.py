@@ -100,9 +100,10 @@ def pinned(profile: str, name: str) -> Record:
 
 
 def pinned_runs(profile: str) -> list[Record]:
-    """All pinned records of a profile, by name."""
-    names = sorted(p.stem for p in (RUNS / profile / "pins").glob("*.json"))
-    return [pinned(profile, name) for name in names]
+    """All pinned records of a profile, by name; without those that are gone, such as a variant that was removed."""
+    pins = sorted((RUNS / profile / "pins").glob("*.json"))
+    there = [pin for pin in pins if (ROOT / clock.read_json(pin, "folder")["folder"] / "run.json").exists()]
+    return [pinned(profile, pin.stem) for pin in there]
 
 
 def reruns(record: Record) -> list[Record]:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from lib import clock, meter, provenance
 from lib.build import params
-from lib.identity import config_defaults, differences, digest
+from lib.identity import config_defaults, differences, digest, other_settings
 from lib.paths import RESULTS, RUNS
 from lib.records import TABLES, Record, file_sha256, progress, seal, shown
 
@@ -306,6 +306,11 @@ def open_run(
     if os.environ.get("REPLAY"):
         replayed, folder, steps = os.environ["REPLAY"].split(":")
         if replayed == name:
+            then = Record(RESULTS / profile / name).info["identity"]
+            changed = {k: v for k, v in other_settings(then, identity).items() if k != "start_weights"}
+            if changed:  # the same losses would say nothing
+                told = "; ".join(f"{key}: recorded {have!r}, now {want!r}" for key, (have, want) in changed.items())
+                raise RuntimeError(f"run {name} of profile {profile} was recorded under other parameters: {told}")
             run.folder, run.stop_after = Path(folder), int(steps)
             run.folder.mkdir(parents=True, exist_ok=True)
             return run

@@ -5,6 +5,7 @@ convert. What a trainer keeps was read off its code (TRL 1.16, PyTorch's SDPA, b
 `CONSTANTS` are what a formula cannot know.
 """
 
+from numbers import Number
 from typing import NamedTuple
 
 import numpy as np
@@ -54,37 +55,66 @@ class Shape(NamedTuple):
 def read(config: dict) -> Shape:
     """The shape in a Hugging Face config.json (Llama, Mistral, Qwen2, Qwen3 and their mixtures of experts).
 
-    Raises ValueError naming a field that is missing, or a model type of another form.
+    Raises ValueError naming a field that is missing or of another kind, or a model type of another form.
     """
+    if not isinstance(config, dict):
+        raise ValueError(f"config: got {str(config)[:60]!r}; expected the object of a config.json")
     kind = config.get("model_type")
     known = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
     if kind not in known:
         raise ValueError(f"model_type: got {kind!r}; expected one of {list(known)}")
     experts = config.get("num_experts") or config.get("num_local_experts") or 0
     wanted = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
-    wanted += ["num_experts_per_tok"] if experts else []
+    wanted += [name for name in ("num_key_value_heads", "head_dim") if config.get(name) is not None]
+    if experts:
+        wanted += ["num_experts" if config.get("num_experts") else "num_local_experts", "num_experts_per_tok"]
     wanted += ["moe_intermediate_size" if kind == "qwen3_moe" else "intermediate_size"]
     for field in wanted:
         value = config.get(field)
-        if not isinstance(value, int) or value < 1:
+        if type(value) is not int or value < 1:
             raise ValueError(f"{field}: got {value!r}; expected a whole number above 0")
+    tied = config.get("tie_word_embeddings", False)
+    if type(tied) is not bool:
+        raise ValueError(f"tie_word_embeddings: got {tied!r}; expected true or false")
+    heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
+    used = config["num_experts_per_tok"] if experts else 1
+    for field, value, whole in (
+        ("num_key_value_heads", kv_heads or heads, heads),
+        *([("num_attention_heads", heads, config["hidden_size"])] if config.get("head_dim") is None else []),
+    ):
+        if whole % value:
+            raise ValueError(f"{field}: got {value}; expected a divisor of {whole}")
+    if used > max(1, experts):
+        raise ValueError(f"num_experts_per_tok: got {used}; expected at most the {experts} experts")
     if experts and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
         told = config.get("mlp_only_layers") or config["decoder_sparse_step"]
         raise ValueError(f"mlp_only_layers, decoder_sparse_step: got {told!r}; expected experts in every layer")
-    heads = config["num_attention_heads"]
     return Shape(
         hidden=config["hidden_size"], intermediate=config[wanted[-1]], layers=config["num_hidden_layers"], heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads, vocabulary=config["vocab_size"],
-        tied=config.get("tie_word_embeddings", False), qk_norm=kind.startswith("qwen3"), qkv_bias=kind == "qwen2",
-        experts=experts, experts_used=config.get("num_experts_per_tok", 1) if experts else 1,
+        kv_heads=kv_heads or heads, head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        vocabulary=config["vocab_size"], tied=tied, qk_norm=kind.startswith("qwen3"), qkv_bias=kind == "qwen2",
+        experts=experts, experts_used=used,
     )  # fmt: skip
 
 
+def above_zero(**numbers) -> None:
+    """Raises ValueError for a number that is not above 0. An expression passes: a control of the page bounds it."""
+    for name, value in numbers.items():
+        if isinstance(value, Number) and not 0 < value < float("inf"):
+            raise ValueError(f"{name}: got {value!r}; expected a number above 0")
+
+
 def models() -> dict[str, Shape]:
-    """The models of book/models.yaml by name."""
-    listed = yaml.safe_load((BOOK / "models.yaml").read_text())
-    return {name: read(entry["config"]) for name, entry in listed.items()}
+    """The models of book/models.yaml by name. Raises ValueError with the model and field that is wrong."""
+    listed, found = yaml.safe_load((BOOK / "models.yaml").read_text()), {}
+    if not isinstance(listed, dict) or not all(isinstance(e, dict) and "config" in e for e in listed.values()):
+        raise ValueError("book/models.yaml: expected models by name, each with its config")
+    for name, entry in listed.items():
+        try:
+            found[name] = read(entry["config"])
+        except ValueError as error:
+            raise ValueError(f"book/models.yaml: {name}: {error}") from None
+    return found
 
 
 def parameters(s: Shape) -> dict[str, int]:
@@ -182,8 +212,9 @@ def kv_cache(s: Shape, prompts: int, group: int, prompt: int, completion: int, s
 def batch(method: str, rows: int, prompt: int, completion: int) -> tuple[int, int, int]:
     """(positions, scored positions, longest row) of a micro-batch of `rows` sequences (of a DPO pair, count both).
 
-    SFT here scores every token but the first.
+    SFT here scores every token but the first. Raises ValueError for a number that is not above 0.
     """
+    above_zero(rows=rows, prompt=prompt, completion=completion)
     positions = rows * (prompt + completion)
     return positions, (positions - rows if method == "sft" else rows * completion), prompt + completion
 
@@ -214,6 +245,7 @@ def moments(
     ):  # fmt: skip
         if value not in among:
             raise ValueError(f"{name}: got {value!r}; expected one of {list(among)}")
+    above_zero(cards=cards, rank=rank)
     full, wide, p = update == "full", states == "float32", parameters(s)
     trained = p["total"] if full else adapter_parameters(s, rank)
     weight, gradient, master, moments = STATES[states] if full else STATES["float32"]
@@ -290,6 +322,9 @@ def in_use(
     """
     if place not in PLACES:
         raise ValueError(f"place: got {place!r}; expected one of {list(PLACES)}")
+    above_zero(cards=cards, **({"share": share, "card": card} if share is not None else {}))
+    if share is not None and share > 1:
+        raise ValueError(f"share: got {share}; expected a share of the card, at most 1")
     rollout = share * card if share else parameters(s)["total"] * 2 / cards + kv
     pool, context = constants["reserved"] * trained["allocated"], constants["context"] * GIB
     if place == "colocated":

@@ -2,8 +2,8 @@
 
 Each value is one ordinary execution of the stage, judged on `dev` and kept out of the profile's own runs, in
 runs/<profile>-trials; its result is a row of book/results/<profile>/trials.csv, which the book prints with its bill.
-What the stage starts from is trained there first, judged on `dev` too: 01_sft as a whole, so arm A also for a trial of
-another arm, once.
+The shared start is trained there first, once, and judged on `dev` too; for a trial of the start's own settings that is
+all: arm A is trained only to be tried.
 """
 
 import sys
@@ -16,6 +16,7 @@ from lib.build import execute, params
 from lib.paths import RESULTS, RUNS
 
 ARMS = {"01_sft": "sft", "02_dpo": "dpo", "03_grpo": "grpo"}
+START_ENDS = "## Arm A: config"  # the first heading of 01_sft after the shared start
 
 
 def judged_arm(stage: str, parameter: str) -> str:
@@ -31,7 +32,8 @@ def trial(profile: str, seed: int, stage: str, parameter: str, value: str) -> di
         values = params.effective(name, profile, seed, changed) | {"profile": apart}
         if name != "00_setup":
             values["judged_split"] = "dev"
-        execute.execute(name, values, RUNS / apart / "notebooks" / f"{name}-trial.ipynb")
+        until = START_ENDS if name == "01_sft" and judged_arm(stage, parameter) != "sft" else None
+        execute.execute(name, values, RUNS / apart / "notebooks" / f"{name}-trial.ipynb", until=until)
     record = records.pinned(apart, f"{judged_arm(stage, parameter)}-s{seed}")
     last, info = record.checkpoints.iloc[-1], record.info
     counts = {"n": int(last["n"]), "exact": int(last["exact"]), "best_exact": int(record.checkpoints["exact"].max())}

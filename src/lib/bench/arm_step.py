@@ -215,13 +215,14 @@ def tokens(arm: str, dataset: Dataset) -> list[int]:
 
 
 def main(argv=None) -> None:
-    asked = parser(__doc__)
+    asked = parser(__doc__, least_warmup=1)
     asked.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     asked.add_argument(
-        "--batches", nargs=2, type=int, default=[16, 32], metavar=("SMALL", "LARGE"), help="documents a batch"
-    )
+        "--batches", nargs=2, type=cases.at_least(1), default=[16, 32], metavar=("SMALL", "LARGE"),
+        help="documents a batch",
+    )  # fmt: skip
     asked.add_argument("--uncompiled", action="store_true", help="leave the last variant out (a minute or more)")
-    arguments = asked.parse_args(argv)
+    arguments = cases.parsed(asked, argv)
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as work:
         results = Results(arguments.out, "arm_step", arguments.case, vars(arguments))

@@ -1,5 +1,6 @@
 """What the GRPO benchmark runs on: a model of the published shape with random weights, its tokenizer, its prompts."""
 
+import argparse
 import json
 import math
 import random
@@ -39,6 +40,40 @@ for ratio, (prompt, mean) in {"8-1": (329, 41), "2-1": (247, 123), "1-2": (123, 
         prompt_tokens=(int(prompt * 0.86), int(prompt * 1.14)), completion_tokens=int(mean * 1.45), context_tokens=1024,
         eos_bias=math.log(0.55 / mean * 151_936),
     )  # fmt: skip
+
+
+def at_least(low: int):
+    """For argparse: a whole number of `low` or more."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < low:
+            raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of {low} or more")
+        return int(text)
+
+    return read
+
+
+def seconds(text: str) -> float:
+    """For argparse: a number of seconds above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected seconds above 0")
+    return value
+
+
+def parsed(parser: argparse.ArgumentParser, argv=None) -> argparse.Namespace:
+    """The arguments of a bench that has --case, --model and --data; ends with a usage error where one cannot be."""
+    arguments = parser.parse_args(argv)
+    for name in ("model", "data"):
+        path = getattr(arguments, name)
+        if path is not None and not path.exists():
+            parser.error(f"--{name}: {path} is not there")
+    if CASES[arguments.case]["shape"] is None and arguments.model is None:
+        parser.error(f"--model: case {arguments.case} needs the folder of its model")
+    return arguments
 
 
 def make_model(name: str, given: Path | None, folder: Path) -> Path:

@@ -29,6 +29,7 @@ import pandas as pd
 import yaml
 
 from lib import clock, records, sizing
+from lib.bench import cases
 from lib.paths import BASE, BOOK, RESULTS
 
 STEPS = 3  # optimizer states are there from the second on
@@ -147,8 +148,6 @@ class Trial:
         from datasets import Dataset
         from transformers import AutoModelForCausalLM
         from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
-
-        from lib.bench import cases
 
         c, of_rows = self.c, lengths(self.c)
         settings = dict(
@@ -307,12 +306,14 @@ def nvml_used_gib() -> float | None:
 def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS / "bench")
-    parser.add_argument("--seconds", type=float, default=600, help="start nothing new after so many seconds")
+    parser.add_argument("--seconds", type=cases.seconds, default=600, help="start nothing new after so many seconds")
     parser.add_argument("--model", type=Path, help="folder of a tokenizer")
     parser.add_argument("--tiny", action="store_true", help="a tiny shape, on a CPU")
     parser.add_argument("--predict", type=Path, metavar="CSV", help="write predictions alone")
     parser.add_argument("--only", nargs="+", help="measure these in this process", choices=configurations())
     arguments = parser.parse_args(argv)
+    if arguments.model and not arguments.model.exists():
+        parser.error(f"--model: {arguments.model} is not there")
     if arguments.predict:
         shapes = sizing.models()
         rows = [
@@ -332,7 +333,7 @@ def main(argv=None) -> None:
         engine = every[left[0]]["engine_share"]
         names = left[:1] if engine else [n for n in left if not every[n]["engine_share"]]
         command = [sys.executable, "-m", "lib.bench.memory", "--out", arguments.out, "--only", *names]
-        command += ["--seconds", str(end - time.monotonic())] + (["--tiny"] if arguments.tiny else [])
+        command += ["--seconds", str(max(0.1, end - time.monotonic()))] + (["--tiny"] if arguments.tiny else [])
         command += ["--model", arguments.model] if arguments.model else []
         code = subprocess.run(command, check=False).returncode
         table = arguments.out / "memory.parquet"

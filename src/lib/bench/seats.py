@@ -36,11 +36,11 @@ class Results:
         self.session["facts"] |= facts
         if self.session["other_gpus_busy"] is not None:  # the most that were: they share the host's processors
             self.session["other_gpus_busy"] = max(self.session["other_gpus_busy"], other_gpus_busy())
+        clock.write_json(self.notes, self.sessions)  # first: rows without their notes could not be read
         if self.rows:
             part = self.table.with_suffix(".part")
             pd.DataFrame(self.rows).to_parquet(part, index=False, compression="zstd")
             os.replace(part, self.table)
-        clock.write_json(self.notes, self.sessions)
 
 
 class Case:
@@ -205,16 +205,18 @@ def free() -> None:
     torch.cuda.empty_cache()  # does nothing without a GPU
 
 
-def parser(description: str) -> argparse.ArgumentParser:
+def parser(description: str, least_warmup: int = 0) -> argparse.ArgumentParser:
     """The arguments that the benches of steps share."""
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--case", choices=cases.CASES, default="published-1.7b")
     found.add_argument("--model", type=Path, help="folder of a model: its weights (smollm2) or its tokenizer alone")
     found.add_argument("--data", type=Path, help="documents (.jsonl.gz); synthetic ones without")
     found.add_argument("--out", type=Path, default=RESULTS / "bench")
-    found.add_argument("--seconds", type=float, default=600, help="start nothing new after so many seconds")
-    found.add_argument("--warmup", type=int, default=5, help="steps before the first timed one")
-    found.add_argument("--steps", type=int, default=20, help="timed steps of a variant (or cell)")
+    found.add_argument("--seconds", type=cases.seconds, default=600, help="start nothing new after so many seconds")
+    found.add_argument(
+        "--warmup", type=cases.at_least(least_warmup), default=5, help="steps before the first timed one"
+    )
+    found.add_argument("--steps", type=cases.at_least(1), default=20, help="timed steps of a variant (or cell)")
     return found
 
 

@@ -30,9 +30,10 @@ class NotebookError(RuntimeError):
     """A notebook that did not run to its end. The message names notebook, cell, its first line, and the error."""
 
 
-def execute(stage, parameters, out, notebooks=NOTEBOOKS):
+def execute(stage, parameters, out, notebooks=NOTEBOOKS, until=None):
     """Run notebooks/<stage>.py with these parameters in its own folder and write `out` (.ipynb); returns the notebook.
 
+    until: heading, as it stands there, of the first cell that is left out with all after it; ValueError without one.
     Raises NotebookError for a cell that raises, sys.exit in a cell, a kernel that dies, or a cell left unexecuted.
     """
     import jupytext
@@ -41,6 +42,9 @@ def execute(stage, parameters, out, notebooks=NOTEBOOKS):
     source, out = notebooks / f"{stage}.py", Path(out).resolve()
     text = source.read_text(encoding="utf8")
     notebook = jupytext.reads(text, fmt="py:percent")
+    if until is not None:
+        headings = [cell.source.split("\n")[0] for cell in notebook.cells]
+        notebook.cells = notebook.cells[: headings.index(until)]
     out.parent.mkdir(parents=True, exist_ok=True)
     leftovers = [out, out.with_suffix(".used"), *out.parent.glob(f".{out.stem}.*.part")]
     for path in leftovers:  # what an earlier, failed or killed, execution left must never pass for this one's result
@@ -175,7 +179,8 @@ def _runs_shown(profile, started_ns):
     pins = sorted((RUNS / profile / "pins").glob("*.json")) if profile else []
     # a file's time comes from a clock that ticks every few milliseconds
     own = [pin for pin in pins if pin.stat().st_mtime_ns >= started_ns - 20_000_000]
-    return {pin.stem: clock.read_json(pin, "folder")["folder"] for pin in own or pins}
+    folders = {pin.stem: clock.read_json(pin, "folder")["folder"] for pin in own or pins}
+    return {name: folder for name, folder in folders.items() if (ROOT / folder).exists()}  # a variant may be removed
 
 
 def _used(profile, runs):

@@ -8,6 +8,7 @@ import functools
 import json
 import math
 
+import numpy as np
 import torch
 from datasets import Dataset
 from trl import GRPOTrainer
@@ -24,7 +25,7 @@ SAVINGS = {
     "trim": "padding that no row of a micro-batch needs is cut off",
     "checkpoint": "no recomputation in the backward pass, where a probe says that its memory is there",
     "sync": "the engine gets what changed, in one call, and nothing is merged into the base",
-    "tokens": "a prompt is tokenised once, not once a rollout and step",
+    "tokens": "a prompt is tokenised once, and made an array once, not once a rollout and step",
     "rows": "the rows of a generation are read from the data set once, not at every micro-batch",
     "rollouts": "the engine is asked once a prompt, and its text, which nobody reads, is not decoded",
 } | modules.SAVINGS
@@ -173,7 +174,11 @@ class LeanGRPOTrainer(modules.LeanTrainer, MicroBatches, GRPOTrainer):
             weighted[rewards.isnan().all(1).view_as(weighted)] = torch.nan
             live = (weighted - weighted.nanmean(1, keepdim=True)).nan_to_num(0.0).flatten() != 0
             self._live = live[self.accelerator.process_index * len(prompts) :][: len(prompts)]
-        return out
+        if "tokens" not in self.savings:
+            return out
+        arrays = {id(ids): ids for ids in out[0]}  # a prompt's rollouts share its list
+        arrays = {key: np.array(ids, dtype=np.int64) for key, ids in arrays.items()}  # read by TRL as tensors, at once
+        return [arrays[id(ids)] for ids in out[0]], *out[1:]
 
     def _calculate_rewards(self, *args):
         return super()._calculate_rewards(*args) if self._known_rewards is None else self._known_rewards

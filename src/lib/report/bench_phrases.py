@@ -36,6 +36,14 @@ def lean(steps: pd.DataFrame, sessions: list[dict]) -> dict[str, str]:
     return found | {"lean_bench": "; ".join(dict.fromkeys(map(where, shown)))}
 
 
+def recorded(rows: pd.DataFrame) -> dict[str, str]:
+    """Steps without generation, on the same recorded rollouts, at the published case without dead groups."""
+    own = rows[(rows["part"] == "recorded") & (rows["case"] == benches.PUBLISHED) & (rows["dead_share"] == 0)]
+    found = benches.together(own, "lean", "stock") if len(own) else None
+    told = ABSENT if found is None else beside(pd.Series({f"over{k}": v for k, v in found.items()}), "over")
+    return {"lean_recorded": told}
+
+
 def beside(row, key: str) -> str:
     """A multiple of `benches.whole_steps` with the two medians that it is of, and the smaller n of the two."""
     base_s, own_s, n = (getattr(row, f"{key}{name}") for name in ("_base_s", "_own_s", "_n"))

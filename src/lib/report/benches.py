@@ -4,6 +4,8 @@ Sessions of `lib.bench.grpo_step` append to one table. Of a cell (case, part, va
 session counts that timed at least as many steps as every other one (`newest`).
 """
 
+from pathlib import Path
+
 import pandas as pd
 
 from lib import clock, records, sizing
@@ -16,6 +18,7 @@ PUBLISHED = "published-1.7b"  # the case that has the published study's shape
 VARIANTS = ("stock", "stock-best", "lean", "lean-compiled")
 CELL = ["case", "dead_share", "variant"]
 REST = "under no timer"
+NOTED = ("session", "case", "arguments", "device", "versions", "commit", "variants", "failed", "facts")
 # What fills the gap between the floor and the step: in words -> parts of cost.PARTS.
 PASSES = ("no-grad forward", "grad forward", "backward")
 GAP = {
@@ -26,23 +29,49 @@ GAP = {
 }
 
 
-def recorded(name: str, texts=(), numbers=()) -> pd.DataFrame | None:
-    """Rows of a file in book/results/bench, with the columns that a reader needs; None where it was not recorded."""
-    path = RESULTS / "bench" / name
-    return records.read_table(path, texts, numbers) if path.exists() else None
-
-
-def sessions_of(bench: str) -> list[dict]:
-    """Notes of a recorded bench's sessions."""
-    return clock.read_json(RESULTS / "bench" / f"{bench}.json")
-
-
 def grpo_step() -> tuple[pd.DataFrame, list[dict]]:
-    """Rows of `lib.bench.grpo_step`, one a timed step, and notes of its sessions; both empty where none is recorded."""
-    rows = recorded("grpo_step.parquet", ("session", "case", "variant", "part"), ("dead_share",))
-    if rows is None:
+    """Rows of `lib.bench.grpo_step`, one a timed step, and notes of its sessions; both empty where none is recorded.
+
+    Raises ValueError, with the file, for a damaged or incomplete one.
+    """
+    path = RESULTS / "bench" / "grpo_step.parquet"
+    if not path.exists():
         return pd.DataFrame(columns=["session", *CELL, "part", "wall_s"]), []
-    return rows, sessions_of("grpo_step")
+    rows = records.read_table(path, ("session", "case", "variant", "part"), ("dead_share",))
+    needed = ("wall_s", "positions_grad", "positions_nograd", "completion_tokens")
+    counted(path, rows, (*needed, *(name for name in ("tokens", "timed_s") if name in rows)))
+    if not (rows["wall_s"] > 0).where(rows["part"] != "phases", rows["wall_s"].isna()).all():
+        raise ValueError(f"{records.shown(path)}: wall_s: expected seconds above 0 in each row, and none with timers")
+    return rows, notes(path, rows)
+
+
+def counted(path: Path, rows: pd.DataFrame, columns: tuple[str, ...]) -> None:
+    """Raise ValueError for a column that is missing or holds anything but numbers; some may be missing in a row."""
+    for name in columns:
+        if name not in rows:
+            raise ValueError(f"{records.shown(path)}: expected the column {name!r}, got {', '.join(rows)}")
+        values = rows[name].dropna()
+        if len(values) and not pd.api.types.is_numeric_dtype(values):
+            raise ValueError(f"{records.shown(path)}: {name}: got {list(values)[:3]}, expected numbers")
+
+
+def notes(path: Path, rows: pd.DataFrame, keys: tuple[str, ...] = NOTED) -> list[dict]:
+    """What the sessions of a bench noted, in the .json beside its table: `keys` and more.
+
+    Raises ValueError, with the file, for a damaged one, a key that is missing, and a session of `rows` without a note.
+    """
+    path = path.with_suffix(".json")
+    if not path.is_file():
+        raise ValueError(f"{records.shown(path)} is not there, expected the notes of the table beside it")
+    found = clock.read_json(path)
+    if not isinstance(found, list) or not all(isinstance(note, dict) for note in found):
+        raise ValueError(f"{records.shown(path)}: expected a list of sessions, got {str(found)[:60]!r}")
+    for note in found:
+        if missing := [key for key in keys if key not in note]:
+            raise ValueError(f"{records.shown(path)}: session {note.get('session')}: {', '.join(missing)} is missing")
+    if unknown := set(rows["session"]) - {note["session"] for note in found}:
+        raise ValueError(f"{records.shown(path)}: expected notes of session {min(unknown)}, which the table has")
+    return found
 
 
 def shape_of(case: str) -> sizing.Shape:
@@ -258,10 +287,14 @@ def timers() -> dict | None:
 
     The first turn, in which the process warms up, is left out. None where nothing was recorded.
     """
-    rows = recorded("timer.csv", ("device", "timers"), ("turn", "wall_s"))
-    if rows is None:
+    path = RESULTS / "bench" / "timer.csv"
+    if not path.exists():
         return None
+    rows = records.read_table(path, ("device", "timers"), ("turn", "wall_s"))
     rows = rows[rows["turn"] > 0]
+    if set(rows["timers"]) != {"on", "off"}:
+        got = sorted(set(rows["timers"])) or "no turn after the first"
+        raise ValueError(f"{records.shown(path)}: timers: got {got}, expected turns with timers on and off")
     found = {"device": rows["device"].iloc[0], "n": int(rows.groupby("timers").size().min())}
     for mode, own in rows.groupby("timers"):
         by_turn = own.groupby("turn")["wall_s"].median()

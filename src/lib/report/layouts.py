@@ -14,6 +14,8 @@ from lib.report.outcomes import HELD, NOT_MEASURED, WRONG
 from lib.report.show import accuracy, entered, moved, number, p_value, percent, priced, spent, timed, times, versus
 
 NO_BREAK = "\u00a0"  # a space at which narrow columns do not break a line
+NO_BREAK_HYPHEN = "\u2011"
+MAY_BREAK = "\u200b"  # no space, and a line may end there: inside a long name
 RUN = {"run": lambda row: f"{row.source}, seed {row.seed}"}
 ARM = {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}"}
 SEED = {"seed": lambda row: str(row.seed)}
@@ -125,7 +127,7 @@ BUDGETS = (
     | entering("second", "right")
     | better("first / second better")
     | {"difference (points)": difference}
-    | TESTED
+    | {"p (Holm)": TESTED["p (Holm)"]}  # the raw p and mid-p are in the download
     | SMALLEST
 )
 
@@ -431,7 +433,9 @@ CLAIMS = columns(
 )
 
 PREDICTIONS = {
-    **columns({"statement": "statement", "rule": "rule", "here": "here"}, str),
+    "statement": only("statement", str),
+    "rule": only("rule", lambda rule: rule.replace("_", f"_{MAY_BREAK}")),
+    "here": only("here", str),
     "probability": only("probability", "{:.0%}".format),
     "came out": only("outcome", str),
     "Brier": lambda row: number(row.brier, ".3f"),

@@ -40,8 +40,10 @@ def sooner(row) -> str:
 
     An arm that never held it, and had ended before the other did, shows nothing.
     """
-    if pd.isna(row.grpo_hours):
+    if pd.isna(row.sft_hours) and pd.isna(row.grpo_hours):
         return NOT_SHOWN
+    if pd.isna(row.grpo_hours):
+        return HELD if row.grpo_end_hours >= row.sft_hours else NOT_SHOWN
     if pd.isna(row.sft_hours):
         return WRONG if row.sft_end_hours >= row.grpo_hours else NOT_SHOWN
     return NOT_SHOWN if row.sft_hours == row.grpo_hours else counted(row.sft_hours < row.grpo_hours)

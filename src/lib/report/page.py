@@ -51,8 +51,12 @@ def inputs(names: list[str]) -> dict[str, tuple]:
 
 
 def memory(s: sizing.Shape, update: str, checkpointing: bool, engine: str, x: dict, constants: dict) -> dict:
-    """GiB on one card by part (MEMORY) and `used`, their sum: what the driver would report. x: values of RANGES."""
-    work = sizing.batch("grpo", x["x_rows"], x["x_prompt"], x["x_completion"])
+    """GiB on one card by part (MEMORY) and `used`, their sum: what the driver would report. x: values of RANGES.
+
+    A micro-batch of more rollouts than a step has is the whole step.
+    """
+    rows = np.minimum(x["x_rows"], x["x_prompts"] * x["x_group"])
+    work = sizing.batch("grpo", rows, x["x_prompt"], x["x_completion"])
     how = dict(states="16", checkpointing=checkpointing, constants=constants)
     parts, moving = sizing.moments(s, "grpo", update, *work, **how)
     peak = 0.0
@@ -105,8 +109,10 @@ def phrases(timed: bool) -> dict[str, tuple[str, str]]:
     """The numbers as text: name -> (label, expression of a text)."""
     card = f"[{', '.join(map(str, CARDS_GIB))}][x_card]"
     verdict = f"m_used <= {sizes.ROOM} * {card} ? ': fits' : ': does not fit'"
+    parts = [f"{json.dumps(f'{part} ')} + format(m_{k}, ',.1f')" for k, part in enumerate(MEMORY)]
     found = {
-        "w_memory": ("Memory in use on the card", f"format(m_used, ',.1f') + ' of ' + {card} + ' GiB' + ({verdict})")
+        "w_memory": ("Memory in use on the card", f"format(m_used, ',.1f') + ' of ' + {card} + ' GiB' + ({verdict})"),
+        "w_parts": ("Of it (GiB)", " + '; ' + ".join(parts)),
     }
     if timed:
         for number, way in enumerate(WAYS):
@@ -172,10 +178,13 @@ def render(models: dict[str, sizing.Shape], constants: dict, rates: dict | None,
         f'<tr><th scope="row">{html.escape(label)}</th><td><output id="{name}"></output></td></tr>'
         for name, (label, _) in phrases(rates is not None).items()
     )
+    if rates is None:
+        rows += '<tr><th scope="row">Seconds and price of a step</th><td>not given: no rates were fitted</td></tr>'
     drawn = json.dumps(spec(names, found, rates is not None)).replace("</", "<\\/")
+    drawings = "Bars of memory" if rates is None else "Bars of memory and of seconds"
     return f"""<form class="sizing" aria-label="Set-up" id="sizing-controls" onsubmit="return false"></form>
 <table class="table" aria-live="polite"><tbody>{rows}</tbody></table>
-<div id="sizing-charts" role="img" aria-label="Bars of memory and of seconds; the table above has their sums"></div>
+<div id="sizing-charts" role="img" aria-label="{drawings}; the table above has their numbers"></div>
 <noscript><p>This page computes in the browser and needs JavaScript; the chapter on sizing has tables.</p></noscript>
 <script src="{static}/vega.mjs"></script>
 <script src="{static}/vega-lite.mjs"></script>

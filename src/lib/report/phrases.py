@@ -203,13 +203,15 @@ def tally(outcomes: pd.Series) -> str:
 
 def missed(scores: pd.DataFrame) -> str:
     """Predictions that earned less than one half would have; of `predictions.scored`."""
+    if not (scores["decided"] > 0).any():
+        return "no prediction is scored here"
     worse = scores[scores["brier"] > 0.25].itertuples()
     return "; ".join(f"“{row.statement}” (given {row.probability:.0%}; {row.outcome})" for row in worse) or "none"
 
 
 def brier(score: dict, scores: pd.DataFrame) -> str:
     if not (scores["decided"] > 0).any():
-        return "none"
+        return "none, since no prediction is scored here"
     return (
         f"{number(score['brier'], '.3f')} over the {(scores['decided'] > 0).sum()} that can be decided; "
         f"{number(score['expected'], '.3f')} would be the average if every probability were right, 0.25 that of a coin"

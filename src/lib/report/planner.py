@@ -5,6 +5,8 @@ seed, and spans the seeds; it does not cover other models, data or tasks. A verd
 and inputs inside what was measured.
 """
 
+from numbers import Real
+
 import pandas as pd
 
 from lib.report.compare import NAMES, Curve, newest_within, standard_error
@@ -53,8 +55,11 @@ def plan(curves: dict, budgets_hours: list[float], outside: str = "") -> pd.Data
 
     outside: of `inputs_outside`; where it says something, nothing is decidable. Nor is it past the end of the longest
     run, before any arm has saved a checkpoint, or with one arm alone. Else the verdict names the arm whose interval
-    lies above those of all others.
+    lies above those of all others. Raises ValueError for a budget that is no number of hours above 0.
     """
+    for hours in budgets_hours:
+        if type(hours) is bool or not isinstance(hours, Real) or not 0 < hours < float("inf"):
+            raise ValueError(f"budgets: got {hours!r}, expected device-hours above 0")
     longest = max(curve.end_hours for curve in curves.values())
     rows = []
     for hours in budgets_hours:

@@ -9,6 +9,8 @@ the only one whose bill was published.
 import numpy as np
 import pandas as pd
 
+from lib import records
+from lib.paths import RESULTS
 from lib.report import benches
 from lib.report.cost import TOGETHER, UPDATE
 
@@ -86,9 +88,14 @@ def bill(parts: pd.DataFrame, study: dict, seed: int = 0) -> pd.DataFrame:
 
 def arm_step() -> pd.DataFrame | None:
     """Rows of `lib.bench.arm_step`, one a timed step of SFT or DPO; None where nothing was recorded."""
-    return benches.recorded(
-        "arm_step.parquet", ("session", "arm", "variant", "case"), ("tokens", "wall_s", "batch_documents")
-    )
+    path = RESULTS / "bench" / "arm_step.parquet"
+    if not path.exists():
+        return None
+    rows = records.read_table(path, ("session", "arm", "variant", "case"), ("tokens", "wall_s", "batch_documents"))
+    benches.counted(path, rows, ("reference_s",) if "reference_s" in rows else ())
+    if not (rows[["tokens", "wall_s", "batch_documents"]] > 0).all(axis=None):
+        raise ValueError(f"{records.shown(path)}: expected tokens, wall_s and batch_documents above 0 in each row")
+    return rows
 
 
 def arm_rates(rows: pd.DataFrame | None) -> pd.DataFrame:

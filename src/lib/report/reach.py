@@ -48,14 +48,15 @@ def multiple(hours: float | None, base_hours: float | None) -> float | None:
 def table(curves: dict[tuple[str, int], Curve], seeds: list[int], targets: list[float]) -> pd.DataFrame:
     """What it took to reach and hold both arms' last accuracies, and further `targets` (`of`: whose), by seed.
 
-    Columns of `reach_row`, `seed`, `of`, `sft_end_hours`, and `dpo_hours` (DPO's reach and hold).
+    Columns of `reach_row`, `seed`, `of`, `sft_end_hours`, `grpo_end_hours`, and `dpo_hours` (DPO's reach and hold).
     """
     rows = []
     for seed in seeds:
         sft, grpo, dpo = (curves.get((arm, seed)) for arm in ("sft", "grpo", "dpo"))
         asked = [("C's last", last(grpo)), ("A's last", last(sft)), *(("asked for", target) for target in targets)]
         for of, target in asked:
-            row = {"seed": seed, "of": of} | reach_row(sft, grpo, target) | {"sft_end_hours": sft.end_hours}
+            row = {"seed": seed, "of": of} | reach_row(sft, grpo, target)
+            row |= {"sft_end_hours": sft.end_hours, "grpo_end_hours": grpo.end_hours}
             rows.append(row | {"dpo_hours": reach_and_hold(dpo, target) if dpo else None})
     return pd.DataFrame(rows)
 

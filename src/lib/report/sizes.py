@@ -6,11 +6,12 @@ from scipy.optimize import least_squares
 
 from lib import records, sizing
 from lib.bench import memory
-from lib.paths import BOOK
+from lib.paths import BOOK, RESULTS
 from lib.report import benches
 from lib.sizing import GB, GIB
 
 FITS, OFFLOAD, NOT = "fits", "with offload", "does not"
+SHORT = {FITS: "fits", OFFLOAD: "offload", NOT: "no"}  # in a table of many columns
 # A card of so many GB reports about as many GiB.
 CARDS = ((1, 24), (1, 48), (2, 24), (2, 48), (1, 80), (4, 48), (4, 80), (8, 80))
 ROOM = 0.97  # of a card's memory that may be in use: the rest is the driver's and what fragments
@@ -128,14 +129,29 @@ def wide(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured() -> tuple[pd.DataFrame, list[dict]] | None:
-    """Rows of `lib.bench.memory` and notes of its sessions; None where nothing was recorded."""
-    rows = benches.recorded("memory.parquet", ("configuration", "role"))
-    return None if rows is None else (rows, benches.sessions_of("memory"))
+    """Rows of `lib.bench.memory` and notes of its sessions; None where nothing was recorded.
+
+    Raises ValueError, with the file, for a damaged or incomplete one.
+    """
+    path = RESULTS / "bench" / "memory.parquet"
+    if not path.exists():
+        return None
+    rows, known = records.read_table(path, ("session", "configuration", "role")), memory.configurations()
+    numbers = ("predicted_gib", "predicted_nvml_gib", "measured_gib", "nvml_gib")
+    benches.counted(path, rows, numbers)
+    own = rows[["measured_gib", "nvml_gib"]].astype(float)
+    if "failed" not in rows or not ((own > 0).all(axis=1) & rows["failed"].isna() | own.isna().all(axis=1)).all():
+        raise ValueError(f"{records.shown(path)}: expected measured_gib and nvml_gib above 0, or neither, and failed")
+    if unknown := set(rows["configuration"]) - set(known):
+        raise ValueError(f"{records.shown(path)}: configuration: got {min(unknown)!r}, which lib.bench.memory lacks")
+    return rows, benches.notes(path, rows, ("session", "device"))
 
 
 def predicted() -> pd.DataFrame:
     """What was predicted before any measurement: `configuration`, `role`, `predicted_gib`, `predicted_nvml_gib`."""
-    return records.read_table(BOOK / "memory_predicted.csv", ("configuration", "role"), ("predicted_gib",))
+    return records.read_table(
+        BOOK / "memory_predicted.csv", ("configuration", "role"), ("predicted_gib", "predicted_nvml_gib")
+    )
 
 
 def fit(rows: pd.DataFrame, models: dict[str, sizing.Shape]) -> dict[str, float] | None:
@@ -186,6 +202,14 @@ def beside(rows: pd.DataFrame, models: dict[str, sizing.Shape], constants: dict 
     return pd.DataFrame(found).astype({c: float for c in found[0] if c.endswith(("_gib", "gib", "_error"))})
 
 
+def measured_or_why(row) -> str:
+    """What a row of `beside` was measured to allocate, in GiB, or why there is no such number."""
+    if pd.notna(row.measured_gib):
+        return f"{row.measured_gib:.1f}"
+    failed = row.failed if isinstance(row.failed, str) else "not run"
+    return "out of memory" if failed.startswith("OutOfMemoryError") else failed.split(":")[0]
+
+
 def told(compared: pd.DataFrame | None, error: str) -> str:
     """How well the held-out rows were predicted, as a phrase: how many within 10%, the median, the worst by name."""
     known = None if compared is None else compared[(compared["role"] == "held_out") & compared[error].notna()]
@@ -200,7 +224,8 @@ def told(compared: pd.DataFrame | None, error: str) -> str:
 
 
 def fits_told(compared: pd.DataFrame | None) -> str:
-    """How many verdicts were right that were made before: in use, by NVML, below the card's memory or not.
+    """How many verdicts were right that were made before: in use, by NVML, below the card's memory or not; and how many
+    of these were easy, predicted to use less than half of the card.
 
     A configuration did not fit where it ended in an out-of-memory error; one that ended otherwise is not counted.
     """
@@ -209,4 +234,8 @@ def fits_told(compared: pd.DataFrame | None) -> str:
     ran, out = compared["measured_gib"].notna(), compared["failed"].fillna("").str.startswith("OutOfMemoryError")
     said = compared["before_nvml_gib"] <= memory.CARD_GIB
     right = (said & ran) | (~said & out)
-    return f"{right.sum()} of {(ran | out).sum()} verdicts were right; {out.sum()} did not fit"
+    easy = (ran | out) & (compared["before_nvml_gib"] < 0.5 * memory.CARD_GIB)
+    return (
+        f"{right.sum()} of {(ran | out).sum()} verdicts were right on a card of {memory.CARD_GIB} GiB; {out.sum()} did "
+        f"not fit, and {easy.sum()} were predicted to need less than half of it"
+    )

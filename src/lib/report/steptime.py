@@ -6,6 +6,8 @@ others. Arithmetic and reading run at a GPU's datasheet rates, so that another G
 not measured.
 """
 
+from numbers import Number
+
 import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
@@ -157,12 +159,19 @@ def step(
     """Seconds of a step by part (`seconds`) from mean lengths in tokens. rows: rollouts in a micro-batch of stock.
 
     lean: all savings on, nothing recomputed; else TRL's trainer, with a pass without gradient and with checkpointing.
-    The longest completion is 1.45 times the mean, as in the bench.
+    The longest completion is 1.45 times the mean, as in the bench. A micro-batch of more rollouts than a step has is
+    the whole step. Raises ValueError for a GPU that is not in GPUS or numbers out of range.
     """
+    if gpu not in GPUS:
+        raise ValueError(f"gpu: got {gpu!r}; expected one of {list(GPUS)}")
+    sizing.above_zero(prompt=prompt, prompts=prompts, group=group, rows=rows)
+    for name, value, high in (("completion", completion, float("inf")), ("dead", dead, 1)):
+        if isinstance(value, Number) and not 0 <= value <= high:
+            raise ValueError(f"{name}: got {value!r}; expected 0 or up" + (", at most 1" if high == 1 else ""))
     grad = positions(prompts, group, prompt, completion, dead, lean)
     nograd = 0.0 if lean else grad
     scored_tokens = prompts * group * completion * (1 - dead if lean else 1)
-    micro_batches = 1 if lean else prompts * group / rows
+    micro_batches = 1 if lean else np.maximum(1.0, prompts * group / rows)
     work = terms(
         s, grad, nograd, scored_tokens, prompt + completion, micro_batches, 1.45 * completion, prompts * group,
         checkpointing=not lean, lean=lean, full=full, gpu=gpu,

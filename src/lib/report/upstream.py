@@ -5,13 +5,16 @@ import pandas as pd
 
 from lib import records
 from lib.paths import RESULTS
-from lib.report import benches
 
 
 def base_drift() -> pd.DataFrame | None:
     """Rows of `lib.bench.base_drift`, one a trainer and number of weight syncs; None where nothing was recorded."""
-    columns = ("syncs", "base_change", "lora_delta", "ratio")
-    return benches.recorded("base_drift.csv", ("device", "trainer"), columns)
+    path = RESULTS / "bench" / "base_drift.csv"
+    if not path.exists():
+        return None
+    return records.read_table(
+        path, ("device", "trainer", "peft", "trl", "commit"), ("syncs", "base_change", "lora_delta", "ratio")
+    )
 
 
 def recorded_grpo() -> list:
