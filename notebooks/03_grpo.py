@@ -157,10 +157,10 @@ def prompt_row(document):
 
 
 # %% [markdown]
-# ## Prompts
+# ## Train
 #
-# The whole pool; or, with `hard_samples`, the documents alone of which the start has a sample wrong. These samples are
-# billed, and kept, so that an interrupted run does not pay for them twice.
+# Prompts: the whole pool; or, with `hard_samples`, the documents alone of which the start has a sample wrong. These
+# samples are billed, and kept, so that an interrupted run does not pay for them twice.
 
 # %%
 if run.live:
@@ -196,12 +196,6 @@ if run.live:
         pool = [d for d in pool if d["id"] in ids]
         if len(pool) < prompts_per_step:
             raise ValueError(f"hard_samples: {len(pool)} prompts are hard, expected {prompts_per_step} or more")
-
-# %% [markdown]
-# ## Train
-
-# %%
-if run.live:
     if not run.trained:
         with clock.phase("model_load"):
             tokenizer = decode.load_tokenizer(ROOT / given["base"])
