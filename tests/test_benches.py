@@ -289,3 +289,8 @@ def test_a_damaged_bench_is_one_error_with_its_file(damage, expected, tmp_path, 
         damaged.to_parquet(tmp_path / "bench" / "grpo_step.parquet")
     with pytest.raises(ValueError, match=f"grpo_step.*{expected}"):
         benches.grpo_step()
+
+
+def test_a_session_of_other_code_says_so():
+    now = bench_phrases.where(NOTES[0] | {"source_sha256": bench_phrases.provenance.source_sha256()})
+    assert bench_phrases.where(NOTES[0] | {"source_sha256": "0"}) == f"{now}, by other code than this copy's"

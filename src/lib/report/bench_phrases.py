@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from lib import provenance
 from lib.report import benches, projection, upstream
 from lib.report.compare import LETTERS
 from lib.report.show import percent, times
@@ -51,12 +52,13 @@ def beside(row, key: str) -> str:
 
 
 def where(session: dict) -> str:
-    """On what a session ran: device, date, commit, versions, and what else ran on that host."""
+    """On what a session ran: device, date, commit, versions, what else ran on that host, and whether by this code."""
     versions = session["versions"]
     commit = f"commit {str(session['commit'])[:10]}, TRL {versions['trl']}, vLLM {versions['vllm']}"
     busy = session.get("other_gpus_busy")
     others = f", {busy} other GPU of the host busy" if busy == 1 else f", {busy} others busy" if busy else ""
-    return f"{session['device']['name']}, {session['session'][:10]}, {commit}{others}"
+    code = "" if session.get("source_sha256") == provenance.source_sha256() else ", by other code than this copy's"
+    return f"{session['device']['name']}, {session['session'][:10]}, {commit}{others}{code}"
 
 
 def floor(table: pd.DataFrame) -> dict[str, str]:
