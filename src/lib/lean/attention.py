@@ -93,11 +93,13 @@ def _forward(query, key, value, spans: Spans, causal: bool, scale: float):
         if norm.shape != query.shape[1::-1]:
             raise RuntimeError(f"normalisers of FlashAttention: got {tuple(norm.shape)}, expected (heads, positions)")
         return out, norm
+    outs, norms = [], []
     with torch.autocast(query.device.type, enabled=False):
-        scores, _, values, real = _scores(query, key, value, spans, causal, scale)
-        norm = scores.logsumexp(-1)
-        out = (scores - norm[..., None]).exp() @ values
-    return out.transpose(1, 2)[real].to(query.dtype), norm.transpose(1, 2)[real].t().contiguous()
+        for q, k, v in _stretches(spans, [query], [key, value]):
+            scores = _scores(q, k, causal, scale)
+            norms.append(scores.logsumexp(-1))
+            outs.append((scores - norms[-1][..., None]).exp() @ v)
+    return torch.cat(outs, 1).transpose(0, 1).to(query.dtype), torch.cat(norms, 1)
 
 
 def _backward(grad, query, key, value, out, norm, spans: Spans, causal: bool, scale: float):
@@ -108,35 +110,29 @@ def _backward(grad, query, key, value, out, norm, spans: Spans, causal: bool, sc
             grad, query, key, value, out, norm, spans.queries, spans.keys, spans.most_queries, spans.most_keys, 0.0,
             causal, unused, unused[:0], scale=scale,
         )  # fmt: skip
+    of_queries, of_keys, of_values = [], [], []
     with torch.autocast(query.device.type, enabled=False):
-        scores, (queries, keys), values, real = _scores(query, key, value, spans, causal, scale)
-        grads, outs = (_padded(x, spans.queries, spans.most_queries)[0] for x in (grad, out))
-        norms = _padded(norm.t(), spans.queries, spans.most_queries)[0]
-        weights = (scores - norms[..., None]).exp().masked_fill(~real[:, None, :, None], 0)
-        of_scores = weights * (grads @ values.transpose(2, 3) - (grads * outs).sum(-1, keepdim=True)) * scale
-        of_keys, of_values = of_scores.transpose(2, 3) @ queries, weights.transpose(2, 3) @ grads
-        of_keys, of_values = (x.unflatten(1, (key.shape[1], -1)).sum(2) for x in (of_keys, of_values))
-    there = _padded(key, spans.keys, spans.most_keys)[1]
-    found = ((of_scores @ keys, real), (of_keys, there), (of_values, there))
-    return tuple(x.transpose(1, 2)[mask].to(query.dtype) for x, mask in found)
+        for q, g, o, n, k, v in _stretches(spans, [query, grad, out, norm.t()[..., None]], [key, value]):
+            weights = (_scores(q, k, causal, scale) - n).exp()
+            of_scores = weights * (g @ v.transpose(1, 2) - (g * o).sum(-1, keepdim=True)) * scale
+            of_queries.append(of_scores @ k)
+            of_keys.append(of_scores.transpose(1, 2) @ q)
+            of_values.append(weights.transpose(1, 2) @ g)
+    of_queries, of_keys, of_values = (torch.cat(x, 1).transpose(0, 1) for x in (of_queries, of_keys, of_values))
+    of_keys, of_values = (x.unflatten(1, (key.shape[1], -1)).sum(2) for x in (of_keys, of_values))  # heads of one key
+    return tuple(x.to(query.dtype) for x in (of_queries, of_keys, of_values))
 
 
-def _scores(query, key, value, spans: Spans, causal: bool, scale: float):
-    """Scores (N, H, queries, keys) in float32, (queries, keys), values, all padded, and which queries are real."""
-    queries, real = _padded(query, spans.queries, spans.most_queries)
-    times = query.shape[1] // key.shape[1]
-    (keys, there), (values, _) = (_padded(x, spans.keys, spans.most_keys) for x in (key, value))
-    keys, values = (x.repeat_interleave(times, dim=1) for x in (keys, values))
-    visible = there[:, None, None, :]
-    if causal:
-        visible = visible & visible.new_ones(queries.shape[2], keys.shape[2]).tril()
-    scores = (queries @ keys.transpose(2, 3) * scale).masked_fill(~visible, -torch.inf)
-    return scores, (queries, keys), values, real
+def _stretches(spans: Spans, of_queries: list, of_keys: list):
+    """For each stretch, these tensors (T, H, D) as (H, its length, D) in float32, with as many heads as the queries."""
+    heads = of_queries[0].shape[1]
+    of_keys = [x.repeat_interleave(heads // x.shape[1], 1) for x in of_keys]
+    lengths = [spans.queries.diff().tolist()] * len(of_queries) + [spans.keys.diff().tolist()] * len(of_keys)
+    columns = (x.float().transpose(0, 1).split(n, 1) for x, n in zip([*of_queries, *of_keys], lengths, strict=True))
+    return zip(*columns, strict=True)
 
 
-def _padded(x, starts, most: int):
-    """(N, H, most, ...) in float32 of x (T, H, ...), 0 behind the end of a stretch, and what is real (N, most)."""
-    index = starts[:-1, None] + torch.arange(most, device=x.device)
-    real = index < starts[1:, None]
-    rows = x[index.clamp(max=len(x) - 1).long()].float()
-    return rows.masked_fill(~real.view(*real.shape, *[1] * (x.dim() - 1)), 0).transpose(1, 2), real
+def _scores(query, key, causal: bool, scale: float):
+    """(H, queries, keys)."""
+    scores = query @ key.transpose(1, 2) * scale
+    return scores.masked_fill(torch.ones_like(scores[0], dtype=torch.bool).triu(1), -torch.inf) if causal else scores
