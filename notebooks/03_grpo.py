@@ -25,7 +25,7 @@ start_from: str = "start"  # whose last weights to begin from: start, sft, start
 lora_rank: int = 0  # from the base model: rank of the fresh LoRA adapter (0: full fine-tuning)
 lora_alpha: int = 32  # from the base model: LoRA scale is lora_alpha / lora_rank
 labels: bool = True  # the reward reads the gold record; without, it sees schema and support by the text alone
-hard_samples: int = 0  # only prompts of which one of so many samples, which are billed, is wrong (0: all prompts)
+hard_samples: int = 0  # only prompts with a wrong one among so many samples, billed (0: all prompts) (needs labels)
 variant: str = ""  # name of this run beside the arm's own, such as lean ("": the own one); no part of any run
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 prompts_per_step: int = 8  # prompts (groups) an optimizer step
@@ -159,8 +159,8 @@ def prompt_row(document):
 # %% [markdown]
 # ## Train
 #
-# Prompts: the whole pool; or, with `hard_samples`, the documents alone of which the start has a sample wrong. These
-# samples are billed, and kept, so that an interrupted run does not pay for them twice.
+# Prompts: the whole pool; or, with `hard_samples`, the documents alone of which the start has a sample wrong, by their
+# labels. These samples are billed, and kept, so that an interrupted run does not pay for them twice.
 
 # %%
 if run.live:

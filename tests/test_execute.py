@@ -127,6 +127,17 @@ def test_a_share_is_at_most_one(folders, write_notebook, text):
         params.effective("03_three", "p", overrides=[("noise", "1.5")], **folders)
 
 
+@pytest.mark.parametrize("text, overrides", [("hard: 4\nlabels: false", []), ("hard: 4", [("labels", "false")])])
+def test_a_parameter_that_needs_another_one_is_refused_without_it(folders, write_notebook, text, overrides):
+    write_notebook("03_three", "labels: bool = True  # yes or no\nhard: int = 0  # samples (needs labels)")
+    profile(folders, text)
+    message = error(folders, "03_three" if overrides else "01_one", overrides)  # a profile's, before the first stage
+    assert "p.yaml" in message and ("-p" in message) == bool(overrides)
+    assert "got hard 4 and labels False (of notebooks/03_three.py), expected labels True, or hard 0" in message
+    profile(folders, "hard: 4" if not overrides else "labels: false")
+    assert params.effective("03_three", "p", **folders)  # either one alone
+
+
 def test_seeds_asked_for(folders):
     profile(folders, "")
     for asked in ({"seeds": [0, 0]}, {"seed": -1}, {"seed": 2**32}):

@@ -70,6 +70,11 @@ def test_every_variant_of_the_project_can_be_run():
         ("sft-few", "lora_rank: 4\nlean: true", "lora_rank would change the shared start"),
         ("grpo-few", "judged_split: dev", "got judged_split, which no variant sets"),
         ("grpo-few", "seed: 3", "got seed, which no variant sets"),
+        (
+            "grpo-few",
+            "hard_samples: 4\nlabels: false",
+            "grpo-few.yaml: got hard_samples 4 and labels False .*expected lab",
+        ),
         ("grpo-sft_lean", "lean: true", "'sft_lean' is what a table calls something else"),  # the variant sft-lean
         ("grpo-dpo", "lean: true", "'dpo' is what a table calls something else"),
         ("sft-rerun", "lean: true", "'rerun' is what a table calls something else"),
@@ -189,11 +194,25 @@ context_tokens: 512
 max_completion_tokens: 48
 outside_path: other.jsonl
 """
-OWN = "start_from: sft\nhard_samples: 2\nlabels: false\nlean: true\n"
+OWN = "start_from: sft\nhard_samples: 2\nlean: true\n"
+
+
+def test_the_notebook_rewards_with_labels_or_without(capsys):
+    """The cell itself, on an answer that is right, beside two gold records: its own, and another."""
+    cells = (ROOT / "notebooks" / "03_grpo.py").read_text().split("\n# %%")
+    (cell,) = [cell.partition("\n")[2] for cell in cells if "\ndef reward(" in cell]
+    document = data.load("synthetic", n_documents=1, seed=9)[0]
+    answer, asked = data.answer(document), [document, document | {"name": "Another", "birth_date": "1700-01-01"}]
+    for labels, expected in ((True, [1.0, rewards.reward(answer, asked[1], document["text"])]), (False, [1.0, 1.0])):
+        known = {"rewards": rewards, "labels": labels}
+        exec(cell, known)
+        assert capsys.readouterr().out.strip() == rewards.formula(labels)
+        assert known["reward"]([[{"content": answer}]] * 2, asked, [document["text"]] * 2) == expected
+    assert rewards.reward(answer, asked[1], document["text"]) < 1
 
 
 def test_a_variant_is_trained_recorded_and_found_again(tmp_path, monkeypatch):
-    """C from A's last checkpoint, on hard prompts, without labels, lean: through papermill, on the tiny model."""
+    """C from A's last checkpoint, on hard prompts, lean: through papermill, on the tiny model."""
     pytest.importorskip("trl", reason="training is not installed (extra `train`)")
     for part in ("src", "notebooks"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
@@ -228,5 +247,5 @@ def test_a_variant_is_trained_recorded_and_found_again(tmp_path, monkeypatch):
     assert "pair_sampling" in set(run.phases.loc[run.phases["kind"] == "setup", "phase"])  # billed
     pool = set(setup.splits.loc[setup.splits["split"] == "pool", "id"])
     assert set(run.rollouts["id"]) <= pool and 2 <= run.info["facts"]["prompts"] <= len(pool)
-    assert run.info["parameters"]["reward"] == rewards.formula(labels=False)
+    assert (run.info["parameters"]["hard_samples"], run.info["parameters"]["reward"]) == (2, rewards.formula())
     assert pd.Index(run.predictions_outside["id"]).equals(pd.Index([document["id"] for document in others]))

@@ -1,7 +1,8 @@
 """Parameters of the notebooks: what each declares, what a profile sets, and one error for everything that is wrong.
 
 A notebook declares its parameters in one cell tagged `parameters`, one a line: `seed: int = 0  # what it is (unit)`.
-The sign of the default says what a number may be, and the unit `(share)` or `(share of ...)` that it is at most 1.
+The sign of the default says what a number may be, the unit `(share)` or `(share of ...)` that it is at most 1, and
+`(needs other)` that it may be set only where the parameter `other` is on.
 A profile is a flat yaml file in notebooks/profiles; a notebook gets those of its keys that it declares. A variant, one
 in notebooks/variants, holds what one run of one notebook has otherwise than the profile.
 """
@@ -63,6 +64,12 @@ def shares(stage, notebooks=NOTEBOOKS):
     """Names of a notebook's parameters whose comment states the unit `(share)` or `(share of ...)`."""
     text = (notebooks / f"{stage}.py").read_text(encoding="utf8")
     return set(re.findall(r"^(\w+): [^#\n]*#.*\(share\b", text, re.M))
+
+
+def needs(stage, notebooks=NOTEBOOKS):
+    """Of a notebook's parameters whose comment says `(needs other)`: {name: other}."""
+    text = (notebooks / f"{stage}.py").read_text(encoding="utf8")
+    return dict(re.findall(r"^(\w+): [^#\n]*#.*\(needs (\w+)\)", text, re.M))
 
 
 def profile_values(profile, profiles=PROFILES):
@@ -160,6 +167,16 @@ def effective(
             continue
         if problem := _out_of_range(passed[name], mine[name][1], name in shares(stage, notebooks)):
             problems.append(f"-p {name}: {problem}")
+    for user, names in declarations.items():
+        own = {name: default for name, (_, default) in names.items()} | values | (passed if user == stage else {})
+        for name, other in needs(user, notebooks).items():
+            if own[name] and not own.get(other):
+                given = files | {"-p": dict(overrides)}
+                place = ", ".join(str(p) for p in given if {name, other} & set(given[p])) or notebooks / f"{user}.py"
+                problems.append(
+                    f"{place}: got {name} {own[name]!r} and {other} {own.get(other)!r} (of notebooks/{user}.py), "
+                    f"expected {other} True, or {name} {names[name][1]!r}"
+                )
     if problems:
         if unknown:
             problems.append("the parameters there are:")
