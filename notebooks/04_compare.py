@@ -633,12 +633,14 @@ show.notes(bench_phrases.laws(fitted))
 # that part. A projection, not a run; `lib.report.projection` lists what it assumes.
 
 # %%
-rates = projection.arm_rates(projection.arm_step())
+arm_steps, arm_sessions = projection.arm_step()
+rates = projection.arm_rates(arm_steps)
 other_bill = projection.bill(bench_parts, published)
 other_multiples = projection.multiples(bench_parts, published, rates)
 
 # %% tags=["hide-input"]
 show.table("arm_rates", rates, bench_layouts.ARM_RATES)
+show.table("arm_gradients", projection.arm_gradients(arm_sessions), bench_layouts.ARM_GRADIENTS)
 show.table("projected_bill", other_bill, bench_layouts.projected(other_bill))
 show.table("projected_multiples", other_multiples, bench_layouts.MULTIPLES)
 show.notes(bench_phrases.projected(other_multiples, published, rates))

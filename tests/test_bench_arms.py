@@ -9,7 +9,7 @@ pytest.importorskip("trl", reason="training is not installed (extra `train`)")
 import lean_harness  # noqa: F401 - freezes what is imported so far
 import pandas as pd
 
-from lib.bench import arm_step
+from lib.bench import arm_step, seats
 from lib.lean.arms import DPO_SAVINGS, SFT_SAVINGS
 from lib.report import projection
 
@@ -67,6 +67,11 @@ def test_gradients_are_stocks_within_its_own_rounding(results):
         errors = notes["facts"][f"{arm}_gradient_error_to_bf16"]
         limit = 2 * errors["bf16 padded otherwise"] + 0.01
         assert errors["bf16"] == 0 < errors["+mode"] < limit and errors["+padding"] < limit
+
+
+def test_a_fact_that_is_no_number_is_written_as_none():
+    facts = {"errors": {"bf16": 0.0, "padded": float("nan")}, "sizes": (1, float("inf"))}
+    assert seats.without_nan([facts]) == [{"errors": {"bf16": 0.0, "padded": None}, "sizes": [1, None]}]
 
 
 def test_the_variants_that_the_projection_looks_for_are_those_of_this_bench():

@@ -7,7 +7,7 @@ import pytest
 from fake_bench import SESSION
 
 from lib import sizing
-from lib.report import bench_phrases, benches, plots, projection, steplaw
+from lib.report import bench_layouts, bench_phrases, benches, plots, projection, steplaw
 
 ROWS, NOTES = fake_bench.rows(), [fake_bench.notes()]
 LATER = "2026-02-01T00:00:00+00:00"
@@ -233,6 +233,19 @@ def test_rates_of_the_other_arms_by_hand():
     cut = fake_bench.arm_rows().iloc[:1].assign(session=LATER)
     assert len(projection.arm_rates(pd.concat([fake_bench.arm_rows(), cut]))) == 6
     assert projection.fastest(projection.arm_rates(None), "sft") is None
+
+
+def test_gradients_of_the_other_arms_and_one_that_was_not_measured():
+    old = fake_bench.arm_notes() | {"session": "2025", "facts": {"sft_gradient_error_to_bf16": {"+casts": 9, "old": 8}}}
+    table = projection.arm_gradients([fake_bench.arm_notes(), old]).set_index("variant")
+    assert table["error"].to_dict() == pytest.approx(
+        {"+casts": 0.023, "old": 8, "bf16": 0, "bf16 padded otherwise": float("nan")}, nan_ok=True
+    )
+    told = [
+        tuple(cell(row) for cell in bench_layouts.ARM_GRADIENTS.values()) for row in table.reset_index().itertuples()
+    ]
+    assert told[-1] == ("A continued SFT", "bf16 padded otherwise", "not measured", "not measured")
+    assert projection.arm_gradients([]).empty
 
 
 def test_dead_groups_over_a_run_by_hand():

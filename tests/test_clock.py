@@ -166,3 +166,11 @@ def test_imports_are_timed_and_not_billed(tmp_path, ticking):
         ticking(4)
     table = clock.ledger(tmp_path).set_index("phase")
     assert table.loc["imports", ["host_s", "kind", "billed"]].tolist() == [4, "imports", False] and cost.billed_s == 0
+
+
+def test_json_has_no_nan(tmp_path):
+    path = tmp_path / "facts.json"
+    clock.write_json(path, {"cosine": 1.0})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        clock.write_json(path, {"cosine": float("nan")})
+    assert clock.read_json(path) == {"cosine": 1.0}

@@ -71,9 +71,12 @@ def repair(path: Path) -> None:
 
 
 def write_json(path: Path, value) -> None:
-    """Write JSON so that the file is either the old or the new one, never half of it."""
+    """Write JSON so that the file is either the old or the new one, never half of it.
+
+    Raises ValueError for a NaN or an infinity, which JSON does not have.
+    """
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     os.replace(temporary, path)
 
 

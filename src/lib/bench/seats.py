@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import math
 import os
 import sys
 import threading
@@ -36,11 +37,20 @@ class Results:
         self.session["facts"] |= facts
         if self.session["other_gpus_busy"] is not None:  # the most that were: they share the host's processors
             self.session["other_gpus_busy"] = max(self.session["other_gpus_busy"], other_gpus_busy())
-        clock.write_json(self.notes, self.sessions)  # first: rows without their notes could not be read
+        clock.write_json(self.notes, without_nan(self.sessions))  # first: rows without their notes could not be read
         if self.rows:
             part = self.table.with_suffix(".part")
             pd.DataFrame(self.rows).to_parquet(part, index=False, compression="zstd")
             os.replace(part, self.table)
+
+
+def without_nan(value):
+    """The same, with None in the place of every number that is none: not measured, and no reason to lose the rest."""
+    if isinstance(value, dict):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Case:

@@ -91,6 +91,13 @@ ARM_RATES = {
     **columns({"over TRL's default": "over_default", "over bf16": "over"}, times),
 }
 
+ARM_GRADIENTS = {
+    "arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}",
+    "trainer": lambda row: row.variant,
+    "gradient: cosine to bf16": scaled("cosine", ".6f"),
+    "relative error": scaled("error", ".2g"),
+}
+
 MULTIPLES = (
     {"seed": lambda row: str(row.seed), "C trained by": lambda row: row.way}
     | written_as(".3f", {"C (h)": "grpo_hours", "A as published (h)": "sft_hours"})

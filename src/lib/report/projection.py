@@ -86,16 +86,17 @@ def bill(parts: pd.DataFrame, study: dict, seed: int = 0) -> pd.DataFrame:
     return table.rename_axis("part").reset_index()
 
 
-def arm_step() -> pd.DataFrame | None:
-    """Rows of `lib.bench.arm_step`, one a timed step of SFT or DPO; None where nothing was recorded."""
+def arm_step() -> tuple[pd.DataFrame | None, list[dict]]:
+    """Rows of `lib.bench.arm_step`, one a timed step of SFT or DPO, and notes of its sessions; None and no notes where
+    nothing was recorded."""
     path = RESULTS / "bench" / "arm_step.parquet"
     if not path.exists():
-        return None
+        return None, []
     rows = records.read_table(path, ("session", "arm", "variant", "case"), ("tokens", "wall_s", "batch_documents"))
     benches.counted(path, rows, ("reference_s",) if "reference_s" in rows else ())
     if not (rows[["tokens", "wall_s", "batch_documents"]] > 0).all(axis=None):
         raise ValueError(f"{records.shown(path)}: expected tokens, wall_s and batch_documents above 0 in each row")
-    return rows
+    return rows, benches.notes(path, rows)
 
 
 def arm_rates(rows: pd.DataFrame | None) -> pd.DataFrame:
@@ -120,6 +121,22 @@ def arm_rates(rows: pd.DataFrame | None) -> pd.DataFrame:
             found.append(row)
     columns = ["arm", "variant", "batch", "rate", "low", "high", "n", "over", "over_default"]
     return pd.DataFrame(found, columns=columns)
+
+
+def arm_gradients(sessions: list[dict]) -> pd.DataFrame:
+    """Gradients of SFT and DPO at the published case, beside STOCK's on the same documents from the same weights.
+
+    One row an arm and variant, of the newest session that has it: `arm`, `variant`, `cosine`, `error` (relative, by
+    norm); both missing where a gradient had no norm.
+    """
+    found: dict = {}
+    for session in sorted((s for s in sessions if s["case"] == benches.PUBLISHED), key=lambda s: s["session"]):
+        for arm in ("sft", "dpo"):
+            for name in ("cosine", "error"):
+                for variant, value in session["facts"].get(f"{arm}_gradient_{name}_to_{STOCK}", {}).items():
+                    row = found.setdefault((arm, variant), {"arm": arm, "variant": variant})
+                    row[name] = value
+    return pd.DataFrame(list(found.values()), columns=["arm", "variant", "cosine", "error"])
 
 
 def fastest(rates: pd.DataFrame, arm: str):
