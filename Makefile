@@ -115,7 +115,7 @@ $(NB)/04_compare.ipynb: notebooks/04_compare.py $(EXECUTED) $(NB)/.seeds $(wildc
   $(wildcard book/results/bench/* book/results/$(PROFILE)/*.csv runs/$(PROFILE)/*/record/run.json) $(COMMON) | $(READY)
 	@$(EXECUTE) 04_compare --seeds $(SEEDS)
 $(NB)/05_sizing.ipynb: notebooks/05_sizing.py $(EXECUTED) $(NB)/.seeds $(wildcard book/*.yaml book/*.csv) \
-  $(wildcard book/results/bench/*.parquet) $(COMMON) | $(READY)
+  $(wildcard book/results/bench/*) $(COMMON) | $(READY)
 	@$(EXECUTE) 05_sizing --seeds $(SEEDS)
 
 -include $(wildcard $(NB)/*.d)   # the modules of src/lib that each notebook imports

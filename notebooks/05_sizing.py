@@ -56,7 +56,7 @@ import yaml
 
 from lib import sizing
 from lib.paths import BOOK
-from lib.report import layouts, show, sizes
+from lib.report import bench_layouts, benches, layouts, show, sizes
 from lib.report.show import percent
 
 models = sizing.models()
@@ -75,6 +75,13 @@ columns |= {title: layouts.only(name, lambda v: f"{v / 1e6:,.0f}") for title, na
 columns |= {"LoRA, rank 16": lambda row: f"{row.adapter / 1e6:,.1f}"}
 columns |= {"cache of a token (KiB)": lambda row: f"{row.cache_kib:,.0f}"}
 show.table("models", counted, columns)
+
+# %% [markdown]
+# What is called measured comes from two benches, `lib.bench.memory` and `lib.bench.grpo_step`, in these sessions:
+
+# %% tags=["hide-input"]
+benches_read = {"memory": sizes.measured(), "grpo_step": benches.grpo_step()}
+show.table("bench_sessions", benches.sessions(benches_read), bench_layouts.SESSIONS)
 
 # %% [markdown]
 # ## Memory, term by term
@@ -242,7 +249,7 @@ show.table("note_tiers", note_tiers, columns)
 # neither this chapter nor the interactive page gives seconds.
 
 # %%
-from lib.report import benches, steptime
+from lib.report import steptime
 
 steps, notes = benches.grpo_step()
 cells = steptime.cells(steps, notes, models)

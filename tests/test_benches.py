@@ -57,6 +57,16 @@ def test_the_parts_of_a_step_add_up_and_a_pass_not_made_is_missing():
     assert table.loc[benches.REST].tolist() == pytest.approx([0.1, 0.1, 0.03])
 
 
+def test_the_sessions_that_a_page_reads():
+    rows = pd.concat([ROWS, ROWS.iloc[:2].assign(session=LATER)])
+    told = [NOTES[0] | {"session": LATER, "commit": None}, NOTES[0], NOTES[0] | {"session": "left no row"}]
+    read = benches.sessions({"memory": None, "grpo_step": (rows, told)})
+    assert read[["session", "rows"]].values.tolist() == [[SESSION, len(ROWS)], [LATER, 2]]
+    first, last = ([cell(row) for cell in bench_layouts.SESSIONS.values()] for row in read.itertuples())
+    assert first[3:5] == ["c" * 10, "changed since"] and last[1:4] == ["2026-02-01 00:00", "NVIDIA H200", "unknown"]
+    assert benches.sessions({"memory": None}).empty
+
+
 def test_arithmetic_by_hand():
     shape = sizing.Shape(hidden=5, intermediate=7, layers=2, heads=2, kv_heads=1, head_dim=3, vocabulary=11,
                          tied=True, qk_norm=True, qkv_bias=False)  # fmt: skip

@@ -12,6 +12,15 @@ def measured(row) -> str:
     return "-" if pd.isna(row.s) else f"{row.s:.2f} ({row.low:.2f} to {row.high:.2f}), n = {row.n:.0f}"
 
 
+SESSIONS = {
+    "bench": lambda row: row.bench,
+    "began (UTC)": lambda row: row.session[:16].replace("T", " "),
+    "device": lambda row: row.device,
+    "commit": lambda row: "unknown" if pd.isna(row.commit) else row.commit[:10],
+    "code": lambda row: "this copy's" if row.same_code else "changed since",
+    **columns({"rows": "rows"}, counts),
+}
+
 DEAD = {"dead groups": scaled("dead_share", ".0%")}
 
 LEAN = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, records, sizing
+from lib import clock, provenance, records, sizing
 from lib.bench.cases import CASES
 from lib.paths import RESULTS
 from lib.report import cost
@@ -72,6 +72,19 @@ def notes(path: Path, rows: pd.DataFrame, keys: tuple[str, ...] = NOTED) -> list
     if unknown := set(rows["session"]) - {note["session"] for note in found}:
         raise ValueError(f"{records.shown(path)}: expected notes of session {min(unknown)}, which the table has")
     return found
+
+
+def sessions(read: dict[str, tuple[pd.DataFrame, list[dict]] | None]) -> pd.DataFrame:
+    """The sessions whose rows a page reads, by bench, in the order of time: `bench`, `session`, `device`, `commit`,
+    `rows`, and `same_code`: whether the code that measured is this copy's. read: rows and notes of each bench."""
+    found = []
+    for bench, (rows, told) in ((bench, pair) for bench, pair in read.items() if pair):
+        counted = rows["session"].value_counts()
+        for note in sorted((n for n in told if n["session"] in counted), key=lambda n: n["session"]):
+            row = {"bench": bench, "session": note["session"], "device": note["device"]["name"]}
+            row |= {"commit": note.get("commit"), "rows": counted[note["session"]]}
+            found.append(row | {"same_code": note.get("source_sha256") == provenance.source_sha256()})
+    return pd.DataFrame(found, columns=["bench", "session", "device", "commit", "rows", "same_code"])
 
 
 def shape_of(case: str) -> sizing.Shape:
