@@ -474,7 +474,7 @@ labelled = setup.info["facts"].get("known")
 show.notes(
     {
         "baseline": "not measured" if places is None else "{right} of {n}".format(**places.iloc[0]),
-        "birth_place_nulls": "not counted" if labelled is None else f"{n - labelled['birth_place']} of {n}",
+        "birth_place_nulls": "not measured" if labelled is None else f"{n - labelled['birth_place']} of {n}",
     }
 )
 

@@ -81,7 +81,7 @@ def reached(row) -> str:
 
 def reached_again(row) -> str:
     sooner, never = percent(row.sft_sooner), percent(row.sft_never)
-    return f"{layouts.multiples(row)}, A sooner in {sooner} of the draws, never there in {never}"
+    return f"{layouts.multiples(row)}, A sooner in {sooner} of the draws, A never there in {never}"
 
 
 def multiple_by_rule(rules: pd.DataFrame) -> str:
