@@ -200,13 +200,13 @@ def head_bytes(s: Shape, trained: bool, wide: bool, tokens: int, scored: int) ->
     return kept, used
 
 
-def kv_cache(s: Shape, prompts: int, group: int, prompt: int, completion: int, shared: bool = True, size: int = 2):
-    """Bytes of keys and values, 2 x layers x key-value heads x d x size a token, of prompts x group whole rollouts.
+def kv_cache(s: Shape, prompts: int, group: int, prompt: int, completion: int, shared: bool = True):
+    """Bytes of keys and values, 2 x layers x key-value heads x d x 2 bytes a token, of prompts x group whole rollouts.
 
     shared: the rollouts of a prompt share its keys and values (prefix caching; PagedAttention, arXiv:2309.06180).
     """
     tokens = prompts * ((prompt if shared else group * prompt) + group * completion)
-    return 2 * s.layers * s.kv_heads * s.head_dim * size * tokens
+    return 2 * s.layers * s.kv_heads * s.head_dim * 2 * tokens
 
 
 def batch(method: str, rows: int, prompt: int, completion: int) -> tuple[int, int, int]:
@@ -222,7 +222,7 @@ def batch(method: str, rows: int, prompt: int, completion: int) -> tuple[int, in
 def moments(
     s: Shape, method: str, update: str, positions: int, scored: int, longest: int, *, states: str = "bfloat16",
     checkpointing: bool = True, masked: bool = True, rank: int = 16, accumulate: bool = False,
-    reference: str | None = None, reward_model: Shape | None = None, cards: int = 1, zero: int = 0,
+    reward_model: Shape | None = None, cards: int = 1, zero: int = 0,
     offload: str = "none", constants: dict = CONSTANTS,
 ) -> tuple[dict[str, float], dict[str, tuple]]:  # fmt: skip
     """Bytes a card in training: the parts that stay, and those that move (MOVING) at each moment that may be the peak.
@@ -230,8 +230,8 @@ def moments(
     states: bytes a trained parameter, a key of STATES; for LoRA and QLoRA the type of the frozen base ("float32", else
     2 bytes), while the adapter takes 16 bytes a parameter. positions, scored, longest: of a micro-batch on this card
     (`batch`). masked: rows of unlike length, so attention gets a mask. accumulate: gradients of an earlier micro-batch
-    are there during the forward pass. reference: "copy" (of the weights), "shared" (the adapter switched off), "none";
-    by default, with DPO and PPO, a copy for a full update and shared for an adapter; none with SFT and GRPO (beta 0).
+    are there during the forward pass. The reference of DPO and PPO is a copy of the weights in a full update, with an
+    adapter the same weights with it switched off; SFT and GRPO (beta 0) have none.
     zero: 1 shards master and moments over `cards`, 2 gradients too, 3 (FSDP) every weight too, one layer gathered at a
     time (arXiv:1910.02054). offload: "optimizer" keeps master and moments in the host's memory, "all" the weights too.
 
@@ -241,7 +241,7 @@ def moments(
     """
     for name, value, among in (
         ("method", method, METHODS), ("update", update, UPDATES), ("states", states, STATES), ("zero", zero, range(4)),
-        ("offload", offload, ("none", "optimizer", "all")), ("reference", reference, (None, "copy", "shared", "none")),
+        ("offload", offload, ("none", "optimizer", "all")),
     ):  # fmt: skip
         if value not in among:
             raise ValueError(f"{name}: got {value!r}; expected one of {list(among)}")
@@ -264,9 +264,8 @@ def moments(
     # Float32 weights are cast to bf16 for the pass. Autocast keeps the copies of trained ones until the forward pass
     # ends; without checkpointing the backward pass keeps all of them.
     casts = 2 * p["linear"] * wide + (0 if full else 2 * trained)
-    if reference is None:
-        reference = ("copy" if full else "shared") if method in ("dpo", "ppo") else "none"
-    parts["reference"] = p["total"] * size / sharded[2] * kept_here[1] if reference == "copy" else 0.0
+    copied = full and method in ("dpo", "ppo")
+    parts["reference"] = p["total"] * size / sharded[2] * kept_here[1] if copied else 0.0
     parts["reward model"] = parameters(reward_model)["total"] * 2 / sharded[2] if reward_model else 0.0
     factor = constants["activation"]
     layer = kept_by_layer(s, update, wide, longest, masked, rank) * positions * factor
@@ -291,21 +290,19 @@ def moments(
     return parts, moving
 
 
-def training(
-    s: Shape, method: str, update: str, positions: int, scored: int, longest: int, critic: Shape | None = None, **how
-) -> dict:  # fmt: skip
+def training(s: Shape, method: str, update: str, positions: int, scored: int, longest: int, **how) -> dict:
     """Bytes a card in training at the moment of its peak: each part, `allocated` (their sum), and `moment`, its name.
 
-    Arguments of `moments`. critic: PPO's, by default of the policy's shape; trained in the same way, it is the part
-    `critic`, at its own peak, its activations kept at the same time.
+    Arguments of `moments`. PPO's critic, of the policy's shape and trained in the same way, is the part `critic`,
+    at its own peak, its activations kept at the same time.
     """
     parts, moving = moments(s, method, update, positions, scored, longest, **how)
     moment = max(moving, key=lambda name: sum(moving[name]))
     parts |= dict(zip(MOVING, moving[moment], strict=True))
     if method == "ppo":
-        own = {k: v for k, v in how.items() if k not in ("reference", "reward_model")}
+        own = {k: v for k, v in how.items() if k != "reward_model"}
         own["constants"] = how.get("constants", CONSTANTS) | {"overhead": 0.0}
-        parts["critic"] = training(critic or s, "sft", update, positions, scored, longest, **own)["allocated"]
+        parts["critic"] = training(s, "sft", update, positions, scored, longest, **own)["allocated"]
     return parts | {"allocated": sum(parts.values()), "moment": moment}
 
 

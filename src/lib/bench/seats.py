@@ -78,7 +78,7 @@ class Seat(TrainerCallback):
 
     def __init__(self, variant: str):
         self.variant, self.dead, self.rows, self.gradient = variant, 0, [], None
-        self.clock = self.error = self.record = self.profiler = None
+        self.clock = self.error = self.profiler = None
         self.capture = self.closing = False
         self.turn, self.done = threading.Semaphore(0), threading.Semaphore(0)
         self.thread = None
