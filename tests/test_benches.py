@@ -272,9 +272,8 @@ def test_a_damaged_bench_is_one_error_with_its_file(damage, expected, tmp_path, 
         benches.grpo_step()
 
 
-def test_a_session_says_whether_it_is_of_this_copy_s_code():
-    own = NOTES[0] | {"session": LATER, "source_sha256": benches.provenance.source_sha256()}
-    table = benches.session_table(ROWS, [NOTES[0], own])
-    assert table["session"].tolist() == [LATER, SESSION] and table["own_code"].tolist() == [True, False]
+def test_sessions_stand_with_their_commits_the_newest_first():
+    table = benches.session_table(ROWS, [NOTES[0], NOTES[0] | {"session": LATER}])
+    assert table["session"].tolist() == [LATER, SESSION]
     assert table["parts"].tolist() == ["", "wall, phases, waterfall, grid"]
-    assert bench_layouts.SESSIONS["this copy's code"](table.iloc[1]) == "no"
+    assert bench_layouts.SESSIONS["commit"](table.iloc[1]) == "c" * 10

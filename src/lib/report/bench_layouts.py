@@ -55,7 +55,6 @@ SESSIONS = SESSION | {
     "case": lambda row: row.case,
     "parts": lambda row: row.parts,
     "commit": lambda row: str(row.commit)[:10],
-    "this copy's code": lambda row: "yes" if row.own_code else "no",
     **columns({"other GPUs of the host busy": "busy"}, counts),
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, provenance, records, sizing
+from lib import clock, records, sizing
 from lib.bench.cases import CASES
 from lib.paths import RESULTS
 from lib.report import cost
@@ -79,14 +79,13 @@ def notes(path: Path, rows: pd.DataFrame, keys: tuple[str, ...] = NOTED) -> list
 
 
 def session_table(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
-    """One row a session, the newest first: `session`, `case`, `parts` timed, `commit`, `own_code` (whether this
-    copy's), `busy` (other GPUs of the host in use when it began, missing where that was not noted)."""
-    now = provenance.source_sha256()
+    """One row a session, the newest first: `session`, `case`, `parts` timed, `commit`, `busy` (other GPUs of the host
+    in use when it began, missing where that was not noted)."""
     found = []
     for note in sorted(sessions, key=lambda s: s["session"], reverse=True):
-        row = {key: note[key] for key in ("session", "case", "commit")} | {"busy": note.get("other_gpus_busy")}
         parts = dict.fromkeys(rows.loc[rows["session"] == note["session"], "part"])
-        found.append(row | {"parts": ", ".join(parts), "own_code": note.get("source_sha256") == now})
+        row = {key: note[key] for key in ("session", "case", "commit")} | {"parts": ", ".join(parts)}
+        found.append(row | {"busy": note.get("other_gpus_busy")})
     return pd.DataFrame(found)
 
 
