@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from lib import clock, likelihood, runs
-from lib.lean import arms, flat, norms
+from lib.lean import arms, attention, flat, norms
 from lib.lean.arms import DPO_SAVINGS, SFT_SAVINGS, LeanDPOTrainer, LeanSFTTrainer
 
 ARMS = {"sft": (SFTTrainer, LeanSFTTrainer, SFT_SAVINGS), "dpo": (DPOTrainer, LeanDPOTrainer, DPO_SAVINGS)}
@@ -251,8 +251,13 @@ def test_rows_that_see_each_other_are_caught(tmp_path, stock, monkeypatch, capsy
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_a_shared_start_that_learns_from_one_row_alone_is_caught(tmp_path, stock, monkeypatch, arm):
-    honest = flat.rows_of
-    monkeypatch.setattr(flat, "rows_of", lambda *args: (rows := honest(*args))._replace(again=rows.again[:0]))
+    honest = attention._backward
+
+    def forgetful(*args):
+        of_queries, *of_others = honest(*args)
+        return of_queries, *(of_others if args[7] else [0 * x for x in of_others])
+
+    monkeypatch.setattr(attention, "_backward", forgetful)
     assert apart(trained(tmp_path, arm, ARMS[arm][1])[1][0], stock(arm)[1][0]) > 0.01
 
 

@@ -22,7 +22,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import add_fused_lm_head
 
 from lib import clock, grpo
-from lib.lean import adapters, engine, flat, micro_batches, norms
+from lib.lean import adapters, attention, engine, flat, micro_batches, norms
 from lib.lean.trainer import SAVINGS, LeanGRPOTrainer
 
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo")
@@ -146,10 +146,10 @@ def leaking(monkeypatch):
     """All rows of a micro-batch as one row under a plain causal mask: they read each other."""
     honest = flat.sdpa_attention_forward
 
-    def attention(module, query, key, value, mask, flat_rows=None, **kwargs):
+    def one_row(module, query, key, value, mask, flat_rows=None, **kwargs):
         return honest(module, query, key, value, None if flat_rows else mask, **kwargs)
 
-    monkeypatch.setitem(flat.AttentionInterface._global_mapping, flat.NAME, attention)
+    monkeypatch.setitem(flat.AttentionInterface._global_mapping, flat.NAME, one_row)
 
 
 def test_rows_that_read_each_other_are_caught(tmp_path, stock, monkeypatch, leaking):
@@ -166,8 +166,13 @@ def test_the_check_falls_back_and_says_so(tmp_path, stock, leaking, capsys):
 
 
 def test_a_prompt_that_learns_from_one_rollout_alone_is_caught(tmp_path, stock, monkeypatch):
-    honest = flat.rows_of
-    monkeypatch.setattr(flat, "rows_of", lambda *args: (rows := honest(*args))._replace(again=rows.again[:0]))
+    honest = attention._backward
+
+    def forgetful(*args):
+        of_queries, *of_others = honest(*args)
+        return of_queries, *(of_others if args[7] else [0 * x for x in of_others])
+
+    monkeypatch.setattr(attention, "_backward", forgetful)
     assert apart(trained(tmp_path, LeanGRPOTrainer)[1][0], stock()[1][0]) > 0.01
 
 
@@ -180,6 +185,11 @@ def test_shared_starts_are_laid_out_once():
     places = [[0, 1, 2, 3], [0, 1, 2], [0, 1, 4, 5], [0, 6, 7, 8], [9]]
     assert [p[m.bool()].tolist() for p, m in zip(rows.cells.view(5, 4), mask, strict=True)] == places
     assert rows.again.tolist() == [4, 5, 6, 8, 9, 12]  # cells of rows 1 to 3 that another row computes
+    assert rows.parts.own.queries.tolist() == [0, 4, 6, 9, 10]  # row 1 has no position of its own
+    assert rows.parts.looking.tolist() == [4, 5, 6, 7, 8] and rows.parts.seen.tolist() == [0, 1, 0]
+    assert [x.tolist() for x in rows.parts.shared[:2]] == [[0, 2, 5], [0, 2, 3]]
+    group = flat.rows_of(torch.tensor([[1, 2, 3], [1, 2, 4], [1, 2, 5]]), torch.ones(3, 3), "rows").parts
+    assert group.seen.tolist() == [0, 1] and group.shared.queries.tolist() == [0, 2]  # two rows, one stretch
     assert len(flat.rows_of(ids, mask).own) == 16 and not len(flat.rows_of(ids, mask).again)
     pairs = flat.rows_of(ids[[0, 3, 2, 4]], mask[[0, 3, 2, 4]], "pairs")  # rows 0 and 2, then 1 and 3
     assert len(pairs.own) == 4 + 2 + 3 + 1
@@ -298,6 +308,37 @@ def test_in_bfloat16_no_farther_from_float32_than_stock_padded_otherwise():
     assert apart(scored("flat", torch.bfloat16), truth) < 1.1 * stock
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: FlashAttention's kernel runs on one only")
+def test_the_kernel_and_plain_tensors_agree(monkeypatch):
+    """Both parts of rows of three groups, grouped queries, forward and backward."""
+    ids = torch.randint(0, 50, (12, 90), generator=torch.Generator().manual_seed(0))
+    for first in (0, 4, 8):
+        ids[first : first + 4, :50] = ids[first, :50]
+    ids[:, :20] = ids[0, :20]
+    mask = (torch.arange(90) < torch.arange(60, 84, 2)[:, None]).long()
+    parts = flat.rows_of(ids.cuda(), mask.cuda(), "rows").parts
+    torch.manual_seed(0)
+    leaves = [torch.randn(parts.own.queries[-1], heads, 64, device="cuda", dtype=torch.bfloat16) for heads in (6, 2, 2)]
+    found = []
+    for kernel in (True, False):
+        monkeypatch.setattr(attention, "_kernel", lambda x, kernel=kernel: kernel)
+        ours = [x.clone().requires_grad_() for x in leaves]
+        out = attention.Attention.apply(*ours, parts, 0.125)
+        (out.float() * torch.linspace(-1, 1, 64, device="cuda")).sum().backward()
+        found.append([x.double() for x in (out, *(x.grad for x in ours))])
+    assert all(apart([ours], [plain]) < 0.01 for ours, plain in zip(*found, strict=True))
+
+
+def test_the_kernel_is_called_as_it_asks():
+    """PyTorch's own, under a private name: its arguments, in order."""
+    given = [a.name for a in torch.ops.aten._flash_attention_forward.default._schema.arguments]
+    stretches = ["cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal"]
+    assert given[:10] == ["query", "key", "value", *stretches, "return_debug_mask"] and given[10] == "scale"
+    given = [a.name for a in torch.ops.aten._flash_attention_backward.default._schema.arguments]
+    assert given[:6] == ["grad_out", "query", "key", "value", "out", "logsumexp"]
+    assert given[6:15] == [*stretches, "rng_state", "unused", "scale"]
+
+
 def test_casts_left_out_change_no_bit():
     grads = []
     for casts in (True, False):
@@ -321,8 +362,13 @@ def test_a_normalisation_of_another_form_is_left_alone():
 
 
 def test_a_mode_that_changes_reaches_every_module(tmp_path):
-    """Setting the flag of the whole model alone would be the naive way."""
-    model = trained(tmp_path, LeanGRPOTrainer, savings={"mode"})[0].model
+    """Setting the flag of the whole model alone would be the naive way; parameters are listed once in training only."""
+    lists = []
+    trainer, _ = trained(
+        tmp_path, LeanGRPOTrainer, savings={"mode"}, prepare=lambda t: lists.append(t.model.parameters)
+    )
+    model = trainer.model
+    assert [id(p) for p in lists[0]()] == [id(p) for p in model.parameters()] and "parameters" not in vars(model)
     assert "train" in vars(model) and all(module.training for module in model.modules())
     model.eval()
     assert not any(module.training for module in model.modules())
@@ -462,8 +508,9 @@ def test_the_engine_gets_what_a_merge_would_give_and_the_base_stays(dtype):
     vllm = FakeEngine()
     generation = object.__new__(VLLMGeneration)
     generation.llm, generation.model, generation.mode, generation.enable_sleep_mode = vllm, model, "colocate", False
-    engine.load_weights(generation, model, everything=True)
-    engine.load_weights(generation, model, everything=False)
+    sent = adapters.weights(model)
+    engine.load_weights(generation, sent, everything=True)
+    engine.load_weights(generation, sent, everything=False)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert len(vllm.loads) == vllm.resets == 2
 

@@ -51,7 +51,8 @@ def sync_of(trainer: str, model):
     generation._dist = SimpleNamespace(is_fsdp=False, gather_params=lambda _: torch.no_grad())
     if trainer == "stock":
         return lambda first: VLLMGeneration.sync_weights(generation)
-    return lambda first: engine.load_weights(generation, model, everything=first)
+    sent = adapters.weights(model)
+    return lambda first: engine.load_weights(generation, sent, everything=first)
 
 
 def norms(model, before: dict) -> tuple[float, float]:

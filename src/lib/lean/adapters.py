@@ -79,18 +79,26 @@ def run(model, fused: bool, casts: bool) -> None:
             m._cast_input_dtype = types.MethodType(_cast_unless_autocast, m)
 
 
+def weights(model) -> list:
+    """(name in the base model, weight, LoRA layer over it or None) of what an engine that serves this model holds."""
+    adapted = {f"{name}.base_layer.weight": m for name, m in layers(model).items()}
+    found = []
+    for name, weight in model.named_parameters():
+        if model.prefix in name or "original_module" in name:
+            continue
+        own = name.removeprefix("base_model.model.").replace(".base_layer", "").replace("modules_to_save.default.", "")
+        found.append((own, weight, adapted.get(name)))
+    return found
+
+
 @torch.no_grad()
-def weights_for_engine(model, everything: bool):
-    """Yield (name in the base model, tensor) that an engine must load: W + s B A for a LoRA layer, base untouched.
+def for_engine(weights: list, everything: bool):
+    """Yield (name, tensor) that the engine must load: W + s B A for a LoRA layer, the base untouched.
 
     A merge into a bfloat16 base leaves rounding in it at every sync; here nothing is written to the trained model.
     everything: frozen weights too, for the first sync; later ones need what can have changed only.
     """
-    adapted = {f"{name}.base_layer.weight": m for name, m in layers(model).items()}
-    for name, weight in model.named_parameters():
-        if model.prefix in name or "original_module" in name:
-            continue
-        layer = adapted.get(name)
+    for name, weight, layer in weights:
         if layer is None and not everything and not weight.requires_grad:
             continue
         tensor = weight.data
@@ -100,5 +108,4 @@ def weights_for_engine(model, everything: bool):
                     delta = layer.lora_B[adapter].weight @ layer.lora_A[adapter].weight
                     tensor = torch.add(tensor, delta, alpha=layer.scaling[adapter])
             tensor = tensor.to(weight.dtype)
-        name = name.removeprefix("base_model.model.").replace(".base_layer", "").replace("modules_to_save.default.", "")
         yield name, tensor

@@ -13,7 +13,7 @@ from lib.lean import adapters, flat, modules, norms
 from lib.lean.modules import OPTIONAL
 
 SFT_SAVINGS = {
-    "padding": "no padded position is computed, and attention needs no mask (lib.lean.flat)",
+    "padding": "no padded position is computed, nor looked at (lib.lean.flat)",
     "instruction": "what all rows of a batch begin with is computed once",
 } | modules.SAVINGS
 DPO_SAVINGS = SFT_SAVINGS | {

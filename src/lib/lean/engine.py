@@ -6,10 +6,13 @@ import math
 from lib.lean import adapters
 
 
-def load_weights(engine, model, everything: bool) -> None:
-    """Instead of `VLLMGeneration.sync_weights`: one call; without `everything`, only what training can have changed."""
+def load_weights(engine, weights: list, everything: bool) -> None:
+    """Instead of `VLLMGeneration.sync_weights`: one call; without `everything`, only what training can have changed.
+
+    weights: of `adapters.weights`.
+    """
     loaded = engine.llm.llm_engine.model_executor.driver_worker.model_runner.model
-    loaded.load_weights(adapters.weights_for_engine(model, everything))
+    loaded.load_weights(adapters.for_engine(weights, everything))
     engine.llm.reset_prefix_cache()  # cached keys and values are the old weights'
 
 

@@ -2,8 +2,7 @@
 
 Everything but attention looks at one position at a time, so the decoder gets the real positions alone, and its last
 hidden states go back to their places in the padded batch: what comes before and after it does not notice. Attention
-alone sees the rows again, as a rectangle: padding stands to the right, where no real position looks under a causal
-mask, so that it needs no mask, which is what the fast kernels ask for.
+alone is told which positions a row sees (lib.lean.attention).
 """
 
 import copy
@@ -12,6 +11,8 @@ from typing import NamedTuple
 import torch
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from lib.lean.attention import Attention, Parts, spans
 
 NAME = "lib_lean_flat"
 
@@ -23,6 +24,7 @@ class Rows(NamedTuple):
     own: torch.Tensor  # (T): the cell that each flat position was taken from
     again: torch.Tensor  # (S): real cells whose flat position was taken from another row
     batch: int  # B
+    parts: Parts  # what the flat positions see
 
 
 def rows_of(ids, mask, share: str | None = None) -> Rows:
@@ -48,6 +50,29 @@ def rows_of(ids, mask, share: str | None = None) -> Rows:
         mine.flatten().nonzero().flatten(),
         index[:0] if share is None else (real & ~mine).flatten().nonzero().flatten(),
         len(ids),
+        _parts(place, real & ~mine, mine.sum(1), share),
+    )
+
+
+def _parts(place, shared, own, share) -> Parts:
+    """place (B, L): the flat position of each cell; shared (B, L): those of other rows; own (B): how many are not."""
+    some = own[own > 0]
+    none = Parts(spans(some, some), own[:0], own[:0], None)
+    if share is None:
+        return none
+    before = shared.sum(1)
+    rows = ((before > 0) & (own > 0)).nonzero().flatten()
+    if not len(rows):
+        return none
+    # Neighbours that share the same positions look at them as one stretch.
+    first = torch.ones_like(rows, dtype=torch.bool)
+    last = place[rows, before[rows] - 1]
+    first[1:] = last[1:] != last[:-1]
+    stretch, heads = first.cumsum(0) - 1, rows[first]
+    queries = torch.zeros_like(heads).index_add_(0, stretch, own[rows])
+    looks = torch.repeat_interleave((before > 0) & (own > 0), own)
+    return none._replace(
+        looking=looks.nonzero().flatten(), seen=place[heads][shared[heads]], shared=spans(queries, before[heads])
     )
 
 
@@ -69,38 +94,25 @@ class _Spread(torch.autograd.Function):
         return flat.to(grad.dtype), None, None, None
 
 
-class _Collect(torch.autograd.Function):
-    """(B * L, ...) to (T, ...)."""
-
-    @staticmethod
-    def forward(ctx, cells, own):
-        ctx.save_for_backward(own)
-        ctx.shape = cells.shape
-        return cells.index_select(0, own)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (own,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.shape).index_copy_(0, own, grad), None
-
-
 def _spread(flat, rows: Rows, again):
     cells = _Spread.apply(flat, rows.cells, rows.own, again)
     return cells.view(rows.batch, -1, *flat.shape[1:])
 
 
-def _attention(module, query, key, value, attention_mask, flat_rows: Rows | None = None, **kwargs):
-    """Attention of the layers whose `config` names it: SDPA's, on the rows of a flat batch without a mask."""
+def _attention(module, query, key, value, attention_mask, flat_rows: Rows | None = None, scaling=None, **kwargs):
+    """Attention of the layers whose `config` names it: SDPA's, or that of a flat batch."""
     if flat_rows is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    # What a query of a shared position gives is read in one row alone, so no other row has a gradient to bring back.
-    again = flat_rows.again
-    query, key, value = (
-        _spread(x[0].transpose(0, 1), flat_rows, cells).transpose(1, 2)
-        for x, cells in ((query, again[:0]), (key, again), (value, again))
-    )
-    out, _ = sdpa_attention_forward(module, query, key, value, None, **kwargs)
-    return _Collect.apply(out.flatten(0, 1), flat_rows.own)[None], None
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+    kind = query.dtype
+    if torch.is_autocast_enabled(query.device.type):  # as it casts for SDPA
+        kind = torch.get_autocast_dtype(query.device.type)
+    query, key, value = (x[0].transpose(0, 1).to(kind) for x in (query, key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return _attend(query, key, value, flat_rows.parts, scale)[None], None
+
+
+# Compiled layers leave it as it is: the stretches of a batch are no shapes to compile for.
+_attend = torch.compiler.disable(Attention.apply)
 
 
 AttentionInterface.register(NAME, _attention)

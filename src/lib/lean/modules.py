@@ -12,7 +12,7 @@ SAVINGS = {
     "casts": "LoRA inputs are not cast to float32 and back",
     "lora": "a LoRA layer runs as one product (lib.lean.adapters)",
     "norms": "RMS normalisation runs as one operation (lib.lean.norms)",
-    "mode": "the model is put into training mode when it is not in it, not at every micro-batch",
+    "mode": "the model's modules are not visited at every micro-batch and step, to set their mode and list parameters",
 }
 OPTIONAL = {"compile": "decoder layers are compiled: the first steps take a minute, rounding differs"}
 FORWARD = {"lora", "norms", "compile"}  # those that compute the forward pass otherwise
@@ -30,6 +30,9 @@ def use(model, normalisations: list, savings) -> None:
             layer._compiled_call_impl = None
         elif layer._compiled_call_impl is None:
             layer._compiled_call_impl = _compiled(layer)
+    model.__dict__.pop("parameters", None)
+    if "mode" in savings:
+        model.parameters = functools.partial(_listed, list(model.parameters()))
 
 
 def keep_mode(model, kept: bool) -> None:
@@ -139,3 +142,8 @@ def _compiled(layer):
 def _into_mode(model, mode=True):
     """`Module.train`, which visits every module, where the mode changes; `eval` comes here too."""
     return model if model.training == mode else type(model).train(model, mode)
+
+
+def _listed(parameters, recurse=True):
+    """`Module.parameters` of a model that gets no new ones."""
+    return iter(parameters)

@@ -49,7 +49,7 @@ class LeanGRPOTrainer(modules.LeanTrainer, MicroBatches, GRPOTrainer):
     def use(self, savings) -> None:
         """Use these savings from the next generation on. Raises ValueError for an unknown name."""
         self.savings = modules.settle(savings, [*SAVINGS, *OPTIONAL], self._inexact(), self._say)
-        self._checked, self._budget, self._synced = 0, None, False
+        self._checked, self._budget, self._sent = 0, None, None
         if self.args.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
         self._use_modules(self.savings)
@@ -144,8 +144,9 @@ class LeanGRPOTrainer(modules.LeanTrainer, MicroBatches, GRPOTrainer):
         return [self._prompt_ids[k] for k in keys], None, {}
 
     def _sync_weights(self) -> None:
-        engine.load_weights(self.vllm_generation, self.model, everything=not self._synced)
-        self._synced = True
+        everything = self._sent is None
+        self._sent = self._sent or adapters.weights(self.model)
+        engine.load_weights(self.vllm_generation, self._sent, everything)
 
     # Scoring
 
