@@ -57,7 +57,7 @@ def measured(cases, wrong=1.0):
                 work = steptime.terms(MODELS["Qwen3-1.7B"], grad, 0 if lean else grad, scored, prompt + completion,
                                       batches, 1.45 * completion, 128, **job)  # fmt: skip
                 seconds = steptime.seconds(work, RATES)
-                row = dict(case=case, dead_share=dead, variant="lean" if lean else "stock") | work
+                row = dict(case=case, dead_share=dead, variant="lean" if lean else "stock", answer=completion) | work
                 parts = {f"{part}_s": seconds[part] for part in steptime.PARTS}
                 fit = case in steptime.FITTED
                 rows.append(row | parts | dict(timed=True, fit=fit, seconds=seconds["step"]))
@@ -72,7 +72,7 @@ def test_rates_are_found_again_and_scored_on_whole_steps_and_other_cases():
     scored = steptime.scored(cells, rates)
     assert scored.loc[~scored["timed"], "error"].tolist() == pytest.approx([-0.2] * 12)
     fitted, whole, held = steptime.told(scored).split("; ")
-    assert fitted.startswith("timed steps that it was fitted on: off by 0.0% in the median of 8")
+    assert fitted.startswith("timed steps that it was fitted on, with answers of 40 to 500 tokens: off by 0.0% in")
     assert whole.startswith("whole steps of the same shapes: off by 20.0% in the median of 8, by -20.0% at worst")
     assert held.startswith("shapes held out: off by 10.0% in the median of 8")  # four timed, four whole
     assert steptime.told(scored[scored["fit"]]).endswith("shapes held out: not measured")

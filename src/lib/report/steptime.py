@@ -102,9 +102,9 @@ def seconds(work: dict[str, float], rates: dict[str, float]) -> dict[str, float]
 def cells(rows: pd.DataFrame, sessions: list[dict], models: dict[str, sizing.Shape]) -> pd.DataFrame:
     """Measured cells of the bench with their work: one row a cell with timers inside, then one a cell of whole steps.
 
-    `case`, `dead_share`, `variant`, `session`, `n`, `timed` (whether with timers), `fit` (timed, and of FITTED),
-    `seconds` (mean with timers, else median), with timers a column `<part>_s` a part of PARTS, and a column a term of
-    `terms`. Cases of no known shape and compiled layers are left out.
+    `case`, `dead_share`, `variant`, `session`, `n`, `answer` (its mean tokens), `timed` (whether with timers), `fit`
+    (timed, and of FITTED), `seconds` (mean with timers, else median), with timers a column `<part>_s` a part of PARTS,
+    and a column a term of `terms`. Cases of no known shape and compiled layers are left out.
     """
     settings = {(n["session"], v): told for n in sessions for v, told in n["variants"].items()}
     timed = benches.phases(rows).set_index(benches.CELL)
@@ -117,7 +117,10 @@ def cells(rows: pd.DataFrame, sessions: list[dict], models: dict[str, sizing.Sha
             if s is None or case == "tiny" or told is None or variant == "lean-compiled":
                 continue
             row = dict(case=case, dead_share=dead, variant=variant, session=session, n=len(own), timed=part == "phases")
-            row |= {"fit": row["timed"] and case in FITTED}
+            row |= {
+                "fit": row["timed"] and case in FITTED,
+                "answer": own["completion_tokens"].mean() / benches.rollouts(case),
+            }
             if row["timed"]:
                 at = timed.loc[(case, dead, variant)]
                 row |= {"seconds": at["step"], "training_s": at["passes"], "generation_s": at["generation"]}
@@ -226,9 +229,10 @@ def told(own: pd.DataFrame | None) -> str:
     of `scored`, or None where nothing could be fitted."""
     if own is None:
         return "not fitted: that takes timed phases of both trainers at two shapes"
-    held = ~own["case"].isin(FITTED)
+    held, fitted = ~own["case"].isin(FITTED), own[own["fit"]]
+    low, high = fitted["answer"].min(), fitted["answer"].max()
     groups = {
-        "timed steps that it was fitted on": own[own["fit"]],
+        f"timed steps that it was fitted on, with answers of {low:.0f} to {high:.0f} tokens": fitted,
         "whole steps of the same shapes": own[~own["timed"] & ~held],
         "shapes held out": own[held],
     }
