@@ -585,20 +585,21 @@ show.figure("groups", plots.group_signal, joined(by_step, smooth_steps))
 # ### GRPO: the same gradient for less
 #
 # `lib.lean` leaves out of TRL's step what cannot change its gradient; `lib.bench.grpo_step` timed both in one process,
-# in turn, on one engine. Whole steps, without timers inside; the bench is its own record, whatever the profile. Of a
-# cell the newest session counts that timed at least as many steps as any other; a multiple is within one session.
+# in turn, on one engine. The bench is its own record, whatever the profile. Its sessions had different code, so two
+# trainers are compared within one session only: the newest that timed both.
 
 # %%
-from lib.report import bench_layouts, bench_phrases, benches, projection, steplaw, upstream
+from lib.report import bench_layouts, bench_phrases, benches, projection, upstream
 
 measured, sessions = benches.grpo_step()
-faster, switches = benches.whole_steps(measured), benches.grid(measured, sessions)
+faster, switches = benches.pairs(measured), benches.grid(measured, sessions)
 
 # %% tags=["hide-input"]
 show.table("lean", faster, bench_layouts.LEAN, csv=measured)
+show.table("step_sessions", benches.sessions({"grpo_step": (measured, sessions)}), bench_layouts.SESSIONS)
 show.table("lean_grid", switches, bench_layouts.GRID)
 show.table("agreement", benches.agreement(sessions), bench_layouts.AGREEMENT)
-show.notes(bench_phrases.lean(faster, sessions) | bench_phrases.recorded(measured))
+show.notes(bench_phrases.lean(faster, sessions))
 show.note("timers_ab", bench_phrases.timers(benches.timers()))
 
 # %% [markdown]
@@ -606,27 +607,24 @@ show.note("timers_ab", bench_phrases.timers(benches.timers()))
 # trainer to the other, a saving at a time. The order of the savings matters: what one saves depends on those before it.
 
 # %%
-bench_parts = benches.part_seconds(measured)
-by_part, gap = benches.side_by_side(bench_parts), benches.floor(measured, sessions)
+bench_phases = benches.phases(measured)
+by_part, gap = benches.side_by_side(bench_phases), benches.floor(bench_phases, sessions)
 chain = benches.waterfall(measured, sessions)
+cut = benches.not_reached(chain, sessions)
 
 # %% tags=["hide-input"]
 show.table("lean_phases", by_part.rename_axis("part").reset_index(), bench_layouts.by_variant(by_part))
 show.table("lean_floor", gap.rename_axis("part").reset_index(), bench_layouts.by_variant(gap))
 show.table("waterfall", chain, bench_layouts.WATERFALL)
-show.notes(bench_phrases.floor(gap) | bench_phrases.waterfall(chain, faster, benches.not_reached(chain, sessions)))
-show.figure("waterfall", plots.waterfall, chain, ends=show.told["waterfall_ends"])
+show.notes(bench_phrases.floor(gap) | bench_phrases.waterfall(chain, cut))
+show.figure("waterfall", plots.waterfall, chain, cut, ends=show.told["waterfall_ends"])
 
 # %% [markdown]
-# Does a step cost what the study's count says? Laws of one term, fitted on some shapes and scored on the others.
-
-# %%
-fitted, law_rows = steplaw.laws(steplaw.points(measured, sessions))
+# Does a step cost what the study's count says, prompt tokens times rollouts times passes? Work and seconds by shape.
 
 # %% tags=["hide-input"]
-show.table("laws", fitted, bench_layouts.LAWS)
-show.table("law_rows", law_rows, bench_layouts.LAW_ROWS)
-show.notes(bench_phrases.laws(fitted))
+show.table("shapes", bench_phases, bench_layouts.SHAPES)
+show.notes(bench_phrases.shapes(bench_phases))
 
 # %% [markdown]
 # The published bill and multiples under other trainers: each part of the published bill, scaled by the bench's ratio of
@@ -635,8 +633,8 @@ show.notes(bench_phrases.laws(fitted))
 # %%
 arm_steps, arm_sessions = projection.arm_step()
 rates = projection.arm_rates(arm_steps)
-other_bill = projection.bill(bench_parts, published)
-other_multiples = projection.multiples(bench_parts, published, rates)
+other_bill = projection.bill(bench_phases, published)
+other_multiples = projection.multiples(bench_phases, published, rates)
 
 # %% tags=["hide-input"]
 show.table("arm_rates", rates, bench_layouts.ARM_RATES)

@@ -244,8 +244,8 @@ show.table("note_tiers", note_tiers, columns)
 # A step is a sum of terms: arithmetic of the passes, casts around an adapter, layers launched in each micro-batch,
 # decoding layer by layer and reading the weights for each token, weights sent to the engine, and what is fixed for each
 # trainer. The amounts follow from shape and lengths; `lib.report.steptime` has the formulas. What a unit costs is
-# fitted on some cases of the bench of whole steps and scored on the others; which are which was fixed before they were
-# measured. The sync's rate alone is read off its timer. Where too few cases were measured nothing is fitted, and
+# fitted part by part on steps with timers inside, of shapes that were named before they were measured, and scored on
+# whole steps and on the other shapes. Where the measured cells do not tell the rates apart nothing is fitted, and
 # neither this chapter nor the interactive page gives seconds.
 
 # %%
@@ -253,16 +253,20 @@ from lib.report import steptime
 
 steps, notes = benches.grpo_step()
 cells = steptime.cells(steps, notes, models)
-rates = steptime.fit(cells, steptime.sync_rate(steps))
+rates = steptime.fit(cells)
 timed = None if rates is None else steptime.scored(cells, rates)
 print(steptime.told(timed))
 
 # %% tags=["hide-input"]
 columns = {"case": lambda row: row.case, "trainer": lambda row: row.variant}
 columns |= {"dead groups": lambda row: f"{row.dead_share:.0%}"}
-columns |= {"role": lambda row: "held out" if row.held else "fit"}
+columns |= {
+    "steps": lambda row: "timers inside" if row.timed else "whole",
+    "role": lambda row: "fit" if row.fit else "-" if row.case in steptime.FITTED else "held out",
+}
+columns |= layouts.columns({"n": "n"}, layouts.counts)
 columns |= layouts.written_as(".2f", {"measured (s)": "seconds", "predicted": "predicted"})
-columns |= layouts.written_as("+.1%", {"error": "error"})
+columns |= layouts.written_as("+.1%", {"error": "error"}) | bench_layouts.SESSION
 show.notes(
     {
         "steptime": steptime.told(timed),
@@ -284,7 +288,7 @@ for gpu in steptime.GPUS if rates else ():
     for way, how in ways.items():
         parts = steptime.step(shape, rates, 327, 44, gpu=gpu, **how)
         shares = {f"{name}_share": parts[name] / parts["step"] for name in ("generation", "sync", "training")}
-        row = {"gpu": gpu, "how": "measured" if gpu == steptime.MEASURED_ON else "datasheet", "way": way}
+        row = {"gpu": gpu, "how": "fitted" if gpu == steptime.MEASURED_ON else "datasheet", "way": way}
         row |= {"step": parts["step"], "both_share": shares["generation_share"] + shares["sync_share"]} | shares
         rows.append(row | {"crossing": steptime.crossing(shape, rates, 327, gpu=gpu, **how)})
 lengths = pd.DataFrame(rows)

@@ -35,8 +35,9 @@ def rows() -> pd.DataFrame:
     found = []
 
     def cell(part, case, variant, dead, wall_s, positions, prompt=326, **more):
-        for shake in (-0.01, 0.0, 0.01):
-            row = {"session": SESSION, "case": case, "part": part, "variant": variant, "dead_share": dead}
+        for number, shake in enumerate((-0.01, 0.0, 0.01)):
+            row = {"step": 10 * (len(found) // 3) + number}  # three on end, then those of others
+            row |= {"session": SESSION, "case": case, "part": part, "variant": variant, "dead_share": dead}
             row |= {"dead_groups": int(16 * dead), "wall_s": None if wall_s is None else wall_s + shake}
             row |= {"positions_grad": positions or None, "completion_tokens": 128 * (370 - prompt)}
             row |= {"positions_nograd": positions if variant.startswith("stock") else None, "tokens": 128 * 370}

@@ -7,63 +7,107 @@ import pytest
 from fake_bench import SESSION
 
 from lib import sizing
-from lib.report import bench_layouts, bench_phrases, benches, plots, projection, steplaw
+from lib.report import bench_layouts, bench_phrases, benches, plots, projection
 
 ROWS, NOTES = fake_bench.rows(), [fake_bench.notes()]
 LATER = "2026-02-01T00:00:00+00:00"
 
 
-def again(variants, seconds, steps, case="published-1.7b"):
-    """Rows of a later session: whole steps without dead groups."""
-    rows = [
-        {"session": LATER, "case": case, "part": "wall", "variant": v, "dead_share": 0.0, "wall_s": seconds,
-         "positions_grad": 1000.0}
-        for v in variants for _ in range(steps)
-    ]  # fmt: skip
-    return pd.concat([ROWS, pd.DataFrame(rows)], ignore_index=True)
+def turns(seconds, session=LATER, **more):
+    """Whole steps of a session without dead groups: {variant: a list of seconds a turn}, a warm-up step before each."""
+    rows, step = [], 0
+    for turn in range(max(map(len, seconds.values()))):
+        for variant, own in seconds.items():
+            for s in own[turn] if turn < len(own) else ():
+                row = {"session": session, "case": "published-1.7b", "part": "wall", "variant": variant, "step": step}
+                row |= {"dead_share": 0.0, "wall_s": s, "timed_s": None, "completion_tokens": 128 * 44}
+                rows.append(row | more)
+                step += 1
+            step += 1
+    return pd.DataFrame(rows)
 
 
-def cell(table, variant, dead_share=0.0, case="published-1.7b"):
-    found = table[(table["variant"] == variant) & (table["dead_share"] == dead_share) & (table["case"] == case)]
-    return found.iloc[0]
+def pair(table, base, variant, part="wall", dead_share=0.0, case="published-1.7b"):
+    own = table[(table["base"] == base) & (table["variant"] == variant) & (table["dead_share"] == dead_share)]
+    return own[(own["part"] == part) & (own["case"] == case)].iloc[0]
 
 
-def test_whole_steps_by_hand():
-    table = benches.whole_steps(ROWS)
-    lean = cell(table, "lean")
-    assert lean["s"] == pytest.approx(0.65) and lean["n"] == 3 and lean["positions"] == 11_000
-    assert lean["over_stock"] == pytest.approx(5.0 / 0.65) and lean["over_best"] == pytest.approx(3.0 / 0.65)
-    assert table.loc[table["variant"] == "stock", ["over_stock", "over_best"]].isna().all(axis=None)
-    assert pd.isna(cell(table, "lean", 1.0)["positions"])  # nothing forwarded: missing, not 0
-    assert list(table["variant"][:3]) == ["stock", "stock-best", "lean"]
+def test_two_trainers_beside_each_other_by_hand():
+    table = benches.pairs(ROWS)
+    live = pair(table, "stock", "lean")
+    assert (live["base_s"], live["own_s"], live["over"]) == pytest.approx((5.0, 0.65, 5 / 0.65))
+    assert live["base_n"] == live["own_n"] == 3 and live["answer"] == 44 and live["over_low"] == live["over_high"]
+    assert pair(table, "stock-best", "lean")["over"] == pytest.approx(3 / 0.65)
+    assert pair(table, "stock", "lean", "phases")["own_s"] == pytest.approx(0.65)  # of timed_s
+    assert table.iloc[0][["case", "part", "base", "variant"]].tolist() == [
+        benches.PUBLISHED,
+        "wall",
+        "stock",
+        "stock-best",
+    ]
 
 
-def test_the_newest_session_with_as_many_steps_counts_and_multiples_stay_inside_a_session():
-    assert set(benches.whole_steps(again(["stock", "lean"], 2.0, 2))["session"]) == {SESSION}  # fewer steps
-    table = benches.whole_steps(again(["lean"], 2.0, 3))
-    lean = cell(table, "lean")  # its newest session has no stock beside it: the one that has gives the multiple
-    assert lean["s"] == 2.0 and lean["over_stock"] == pytest.approx(5 / 0.65) and lean["over_stock_session"] == SESSION
-    table = benches.whole_steps(again(["lean", "stock"], 2.0, 3))
-    assert cell(table, "lean")["over_stock"] == 1.0 and cell(table, "stock-best")["session"] == SESSION
-    assert cell(table, "stock-best")["over_stock"] == pytest.approx(5 / 3)  # of its own session's stock
-    assert cell(table, "lean", 0.5)["session"] == SESSION
+def test_the_spread_is_that_of_turns_and_a_multiple_s_of_turns_that_followed_each_other():
+    rows = turns({"stock": [[6.0, 6.2, 9.0], [8.0, 8.0, 8.0]], "lean": [[1.0, 1.0, 1.0], [0.8, 0.8, 0.9], [2.0]]})
+    row = pair(benches.pairs(rows), "stock", "lean")
+    assert row[["base_s", "base_low", "base_high"]].tolist() == [8.0, 6.2, 8.0]
+    assert row[["own_s", "own_low", "own_high"]].tolist() == [1.0, 0.8, 2.0]
+    assert row[["over", "over_low", "over_high"]].tolist() == pytest.approx([8.0, 6.2, 10.0])
+    assert (row["base_n"], row["own_n"]) == (6, 7)
+    told = "8.0x (6.2x to 10x): 8.00 s (6.20 to 8.00) against 1.00 s (0.80 to 2.00), n = 6 / 7, session 2026-02-01"
+    assert bench_phrases.beside(row) == f"{told} 00:00:00"
+
+
+def test_the_newest_session_with_both_counts_and_no_multiple_is_of_two_sessions():
+    alone = pd.concat([ROWS, turns({"lean": [[2.0]]})])
+    assert pair(benches.pairs(alone), "stock", "lean")["session"] == SESSION
+    both = benches.pairs(pd.concat([ROWS, turns({"stock": [[3.0]], "lean": [[2.0]]})]))
+    assert pair(both, "stock", "lean")["session"] == LATER and pair(both, "stock", "lean")["over"] == 1.5
+    assert pair(both, "stock-best", "lean")["session"] == SESSION  # which LATER did not time
+    assert pair(both, "stock", "lean", dead_share=0.5)["session"] == SESSION
+
+
+def test_steps_on_recorded_rollouts_stand_beside_each_other():
+    rows = turns({"stock": [[6.0, 6.2]], "lean": [[0.5, 0.5, 0.9]]}, part="recorded")
+    told = bench_phrases.lean(benches.pairs(rows), NOTES)
+    assert told["lean_recorded"] == "12x: 6.10 s against 0.50 s, n = 2 / 3, session 2026-02-01 00:00:00"
+    assert told["lean_live"] == told["lean_timed"] == "not measured" and "NVIDIA H200" in told["lean_bench"]
 
 
 def test_the_parts_of_a_step_add_up_and_a_pass_not_made_is_missing():
-    parts = benches.part_seconds(ROWS)
-    table = benches.side_by_side(parts)
-    assert table.loc["the step, timers on"].tolist() == pytest.approx([5.0, 3.0, 0.65])
+    table = benches.side_by_side(benches.phases(ROWS))
+    assert table.columns[:4].tolist() == ["stock", "stock-best", "lean", "stock, 50% dead"]
+    assert table.loc[benches.STEP][:3].tolist() == pytest.approx([5.0, 3.0, 0.65])
     assert pd.isna(table.loc["no-grad forward", "lean"]) and "reference forward" not in table.index
-    assert table.loc[benches.REST].tolist() == pytest.approx([0.1, 0.1, 0.03])
+    assert table.loc[benches.REST][:3].tolist() == pytest.approx([0.1, 0.1, 0.03])
+    assert set(table.loc[benches.STEPS]) == {3}
 
 
-def test_the_sessions_that_a_page_reads():
+def test_work_is_counted_over_passes():
+    cells = benches.phases(ROWS).set_index(["variant", "dead_share"])
+    stock, lean, dead = cells.loc[("stock", 0.0)], cells.loc[("lean", 0.0)], cells.loc[("lean", 1.0)]
+    assert (stock["positions"], lean["positions"], dead["positions"]) == (120_000, 11_000, 0)
+    assert stock["passes"] == pytest.approx(3.9) and stock["rate"] == pytest.approx(3.9 / 0.12)
+    assert pd.isna(dead["rate"]) and (stock["prompt"], stock["answer"]) == (326, 44)
+
+
+def test_growth_from_one_shape_to_another():
+    timed = benches.phases(ROWS)
+    assert bench_phrases.shapes(timed) == {"shapes": "not measured"}
+    first = timed[(timed["variant"] == "lean") & (timed["dead_share"] == 0)]
+    longer = first.assign(case="ratio-1-2", prompt=326 * 1.5, answer=88.0, positions=22_000, passes=0.42)
+    told = bench_phrases.shapes(pd.concat([timed, longer]))["shapes"]
+    assert told == "lean, 44 to 88 tokens: prompts 1.5x, positions 2.0x, passes 1.5x, generation 1.0x"
+
+
+def test_the_sessions_that_a_page_reads_the_newest_first():
     rows = pd.concat([ROWS, ROWS.iloc[:2].assign(session=LATER)])
     told = [NOTES[0] | {"session": LATER, "commit": None}, NOTES[0], NOTES[0] | {"session": "left no row"}]
     read = benches.sessions({"memory": None, "grpo_step": (rows, told)})
-    assert read[["session", "rows"]].values.tolist() == [[SESSION, len(ROWS)], [LATER, 2]]
-    first, last = ([cell(row) for cell in bench_layouts.SESSIONS.values()] for row in read.itertuples())
-    assert first[3:5] == ["c" * 10, "changed since"] and last[1:4] == ["2026-02-01 00:00", "NVIDIA H200", "unknown"]
+    assert read[["session", "rows"]].values.tolist() == [[LATER, 2], [SESSION, len(ROWS)]]
+    assert read["parts"].tolist() == ["wall", "wall, phases, waterfall, grid"]
+    last, first = ([cell(row) for cell in bench_layouts.SESSIONS.values()] for row in read.itertuples())
+    assert first[5] == "c" * 10 and [last[1], *last[4:6]] == ["2026-02-01 00:00:00", "NVIDIA H200", "unknown"]
     assert benches.sessions({"memory": None}).empty
 
 
@@ -82,14 +126,16 @@ def test_the_published_shape_is_that_of_its_name():
 
 
 def test_the_floor_and_what_fills_the_gap_make_the_step():
-    table = benches.floor(ROWS, NOTES)
+    timed = benches.phases(ROWS)
+    table = benches.floor(timed, NOTES)
     for variant in table:
-        own = table[variant].drop(["floor", "the step, timers on"])
-        assert own.sum() == pytest.approx(table[variant]["the step, timers on"])
+        own = table[variant].drop(["floor", benches.STEP, benches.STEPS])
+        assert own.sum() == pytest.approx(table[variant][benches.STEP])
     lean = table["lean"]
-    assert lean["floor"] == lean["generation"] + lean["arithmetic of the positions"] < lean["the step, timers on"]
+    assert lean["floor"] == lean["generation"] + lean["arithmetic of the positions"] < lean[benches.STEP]
+    assert bench_phrases.floor(table)["lean_gap"].startswith("passes beyond their arithmetic")
     unknown = [NOTES[0] | {"device": {"name": "a new GPU"}}]
-    assert bench_phrases.floor(benches.floor(ROWS, unknown)) == {"lean_floor": "not measured"}
+    assert set(bench_phrases.floor(benches.floor(timed, unknown)).values()) == {"not measured"}
 
 
 def test_the_savings_add_up_to_the_way_from_first_to_last():
@@ -102,25 +148,32 @@ def test_the_savings_add_up_to_the_way_from_first_to_last():
     assert benches.waterfall(ROWS, old)["does"].isna().all()
 
 
+def test_a_saving_is_resolved_where_the_quartiles_lie_apart():
+    rows = ROWS[ROWS["part"] == "waterfall"]
+    assert benches.waterfall(rows, NOTES)["resolved"].tolist() == [False, True, True, True, True]
+    near = rows["variant"].isin(["+checkpoint"])  # as long as without it, but for less than the quartiles' span
+    rows = rows.assign(wall_s=rows["wall_s"].where(~near, rows["wall_s"] + 0.995))
+    assert benches.waterfall(rows, NOTES)["resolved"].tolist()[1] is False
+
+
 def test_a_saving_that_the_session_did_not_reach_is_named():
     assert benches.not_reached(benches.waterfall(ROWS, NOTES), NOTES) == []
     more = [NOTES[0] | {"facts": {"savings": NOTES[0]["facts"]["savings"] | {"norms": "", "compile": ""}}}]
     chain = benches.waterfall(ROWS, more)
     assert benches.not_reached(chain, more) == ["norms"]
-    told = bench_phrases.waterfall(chain, pd.DataFrame(), ["norms"])["waterfall_ends"]
-    assert "s with the 4 reached (not norms)" in told
+    told = bench_phrases.waterfall(chain, ["norms"])["waterfall_ends"]
+    assert "s with 4 of 5 (the time was over before norms; n = 3 each" in told
+    labels = [label.get_text() for label in plots.waterfall(chain, ["norms"]).axes[0].get_yticklabels()]
+    assert labels[-2:] == ["with these", "+ norms"]
 
 
-def test_the_waterfall_is_of_one_session():
-    cut = pd.DataFrame([{"session": LATER, "case": "published-1.7b", "part": "waterfall", "variant": "+none",
-                         "dead_share": 0.0, "wall_s": 9.0}] * 9)  # fmt: skip
-    assert set(benches.waterfall(pd.concat([ROWS, cut]), NOTES)["session"]) == {SESSION}  # cut after its first
+def test_the_waterfall_is_of_the_newest_session():
     whole = ROWS[ROWS["part"] == "waterfall"].assign(session=LATER)
     assert set(benches.waterfall(pd.concat([ROWS, whole]), NOTES)["session"]) == {LATER}
 
 
 def test_bars_of_the_waterfall_hang_together():
-    bars = plots.waterfall(benches.waterfall(ROWS, NOTES)).axes[0].patches
+    bars = plots.waterfall(benches.waterfall(ROWS, NOTES), []).axes[0].patches
     ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars]
     expected = [(0, 5), (4, 5), (3, 4), (3, 3.25), (1, 3.25), (0, 1)]
     assert np.allclose(ends, expected)
@@ -131,61 +184,7 @@ def test_a_cell_of_the_grid_that_failed_says_why():
     table = benches.grid(ROWS, NOTES)
     assert table["cell"].tolist() == ["stock", "b=64 checkpointing=off", "b=128 checkpointing=off"]
     assert table["failed"].iloc[2] == "OutOfMemoryError" and table["s"].iloc[:2].tolist() == pytest.approx([5.0, 3.0])
-
-
-# ------------------------------------------------------------------------------------------------------------- the law
-
-
-def shapes(seconds):
-    """Cells of `steplaw.points`: stock at shapes of so many prompt tokens, with seconds by case."""
-    work = {"published-1.7b": 3e6, "ratio-8-1": 4e6, "ratio-1-2": 1e6, "ratio-2-1": 2e6, "ratio-1-8": 5e6}
-    return pd.DataFrame(
-        [
-            {"case": case, "dead_share": 0.0, "variant": "stock", "step": s, "trainer": np.nan,
-             "positions": np.nan, "prompt_work": work[case]}
-            for case, s in seconds.items()
-        ]
-    )  # fmt: skip
-
-
-EXACT = {"published-1.7b": 7.0, "ratio-8-1": 9.0, "ratio-1-2": 3.0}  # 1 s + 2 s a million
-
-
-def test_a_law_is_fitted_on_some_shapes_and_scored_on_the_others():
-    summary, rows = steplaw.laws(shapes(EXACT | {"ratio-2-1": 4.0, "ratio-1-8": 8.8}))  # the law says 5 and 11
-    (law,) = summary.itertuples()
-    assert (law.intercept, law.rate) == pytest.approx((1.0, 2.0)) and (law.fitted, law.held) == (3, 2)
-    assert law.worst_error == law.median_error == pytest.approx(0.25)
-    assert rows.loc[~rows["held"], "error"].abs().max() == pytest.approx(0)
-    assert bench_phrases.laws(summary)["law_prompts_step"] == (
-        "25.0% in the median and 25.0% at the worst of 2 held out"
-    )
-
-
-def test_a_law_is_not_fitted_on_fewer_than_three_shapes_or_without_one_held_out():
-    for seconds in ({"published-1.7b": 7.0, "ratio-2-1": 4.0}, EXACT, {"ratio-2-1": 4.0, "ratio-1-8": 8.8, "x": 1}):
-        summary, rows = steplaw.laws(shapes({k: v for k, v in seconds.items() if k != "x"}))
-        assert summary.empty and rows.empty
-        assert set(bench_phrases.laws(summary).values()) == {"not measured"}
-
-
-def test_work_is_counted_over_passes_and_stock_counts_once():
-    cells = steplaw.points(ROWS, NOTES).set_index(["case", "variant", "dead_share"])
-    assert cells.loc[("published-1.7b", "stock", 0.0), "positions"] == 120_000  # two passes
-    assert cells.loc[("published-1.7b", "lean", 1.0), "positions"] == 0  # nothing was forwarded
-    assert cells.loc[("ratio-1-8", "stock", 0.0), "prompt_work"] == 3 * 128 * 40
-    assert ("published-1.7b", "stock", 0.5) not in cells.index
-    assert cells.loc[("published-1.7b", "lean", 0.5), "trainer"] == pytest.approx(0.16)
-    assert pd.isna(cells.loc[("ratio-1-8", "lean", 0.0), "trainer"])  # no phases were timed there
-
-
-def test_prompt_tokens_that_were_not_counted_are_those_asked_for_or_missing():
-    rows = ROWS.drop(columns="tokens")
-    at = ("ratio-8-1", "stock")
-    asked = steplaw.points(rows, NOTES).set_index(["case", "variant"])["prompt_work"].loc[at]
-    assert asked == 3 * 128 * (282 + 375) / 2
-    other = [NOTES[0] | {"arguments": {"data": "documents.jsonl.gz"}}]
-    assert steplaw.points(rows, other)["prompt_work"].isna().all()
+    assert set(table["session"]) == {SESSION}
 
 
 # ------------------------------------------------------------------------------------------------------ the projection
@@ -209,11 +208,11 @@ STUDY = {
         ]
     },
 }  # fmt: skip
-PARTS = benches.part_seconds(ROWS)
+PHASES = benches.phases(ROWS)
 
 
 def test_the_projected_bill_by_hand():
-    table = projection.bill(PARTS, STUDY).set_index("part")
+    table = projection.bill(PHASES, STUDY).set_index("part")
     assert table.loc["sum", ["published", "stock"]].tolist() == pytest.approx([1000, 1000])
     # of stock's seconds lean has: generation 3/4, sync 1/20, rest 0, no-grad 0, grad 1/10, update 0.2 of 2
     live = table["lean, no dead group"]
@@ -228,11 +227,11 @@ def test_the_projected_bill_by_hand():
 
 def test_multiples_follow_the_bill_and_a_gets_its_own_savings():
     rates = projection.arm_rates(fake_bench.arm_rows())  # four times the tokens a second
-    table = projection.multiples(PARTS, STUDY, rates).set_index("way")
+    table = projection.multiples(PHASES, STUDY, rates).set_index("way")
     assert table.loc["stock", ["multiple", "own_multiple"]].tolist() == pytest.approx([20, 80])
     assert table.loc["lean, no dead group", "multiple"] == pytest.approx(20 * 0.386)
     none = projection.arm_rates(None)
-    assert projection.multiples(PARTS, STUDY, none)["own_multiple"].isna().all()
+    assert projection.multiples(PHASES, STUDY, none)["own_multiple"].isna().all()
 
 
 def test_rates_of_the_other_arms_by_hand():
@@ -266,29 +265,12 @@ def test_dead_groups_over_a_run_by_hand():
 
 
 def test_nothing_is_projected_beyond_what_was_measured():
-    live = PARTS[PARTS["dead_share"] == 0]
+    live = PHASES[PHASES["dead_share"] == 0]
     assert "lean, the study's dead groups" not in projection.bill(live, STUDY)
     assert projection.bill(live[live["variant"] == "lean"], STUDY).empty
     study = STUDY | {"groups": {"rows": [{"seed": 0} | dict.fromkeys(("zero_first", "zero_middle", "zero_last"), 0.9)]}}
-    below = PARTS[PARTS["dead_share"] < 0.9]
+    below = PHASES[PHASES["dead_share"] < 0.9]
     assert "lean, the study's dead groups" not in projection.bill(below, study)
-
-
-def test_steps_on_recorded_rollouts_stand_beside_each_other():
-    rows = [
-        {
-            "session": SESSION,
-            "case": benches.PUBLISHED,
-            "part": "recorded",
-            "variant": v,
-            "dead_share": 0.0,
-            "wall_s": s,
-        }
-        for v, s in [("stock", 6.0), ("stock", 6.2), ("lean", 0.5), ("lean", 0.5), ("lean", 0.9)]
-    ]
-    told = bench_phrases.recorded(pd.DataFrame(rows))["lean_recorded"]
-    assert told == "12x (6.10 s against 0.50 s, n = 2)"
-    assert bench_phrases.recorded(pd.DataFrame(rows[:2]))["lean_recorded"] == "not measured"
 
 
 @pytest.mark.parametrize(
@@ -312,8 +294,3 @@ def test_a_damaged_bench_is_one_error_with_its_file(damage, expected, tmp_path, 
         damaged.to_parquet(tmp_path / "bench" / "grpo_step.parquet")
     with pytest.raises(ValueError, match=f"grpo_step.*{expected}"):
         benches.grpo_step()
-
-
-def test_a_session_of_other_code_says_so():
-    now = bench_phrases.where(NOTES[0] | {"source_sha256": bench_phrases.provenance.source_sha256()})
-    assert bench_phrases.where(NOTES[0] | {"source_sha256": "0"}) == f"{now}, by other code than this copy's"

@@ -11,7 +11,8 @@ SMALL = sizing.read(dict(
     num_key_value_heads=1, head_dim=2, vocab_size=5, tie_word_embeddings=True,
 ))  # fmt: skip
 MODELS = sizing.models()
-RATES = {"arithmetic": 3.0, "casts": 2.0, "layer": 2e-3, "decode": 1.5e-4, "stock": 0.3, "fixed": 0.2, "sync": 1e-3}
+RATES = {"arithmetic": 3.0, "casts": 2.0, "layer": 2e-3, "decode": 1.5e-4, "requests": 2e-3,
+         "sync": 1e-3, "stock": 0.3, "fixed": 0.2}  # fmt: skip
 
 
 def test_work_of_a_step_by_hand():
@@ -23,7 +24,12 @@ def test_work_of_a_step_by_hand():
     assert work["arithmetic"] * flops == pytest.approx(4 * 10 * (240 + 64) + 4 * 4 * 2 * 5 * 4)
     # ten positions in four passes, inputs of 5 x 4 + 4 + 6 entries, read and written as 2 and 4 bytes and back
     assert work["casts"] * bytes_a_second == pytest.approx(4 * 10 * 30 * 12)
-    assert work["layer"] == 2 * (1 + 1 + 2 + 1) and work["decode"] == 3 and work["sync"] == 13 and work["stock"] == 1
+    assert (
+        work["layer"] == 2 * (1 + 1 + 2 + 1)
+        and work["decode"] == work["requests"] == 3
+        and work["sync"] == 13
+        and work["stock"] == 1
+    )
     # each of three decoding steps reads 156 weights of 2 bytes, and 8 bytes a token of six rows of eight
     assert work["read"] * bytes_a_second == pytest.approx(3 * (312 + 6 * 8 * 8))
 
@@ -38,9 +44,10 @@ def test_dead_groups_cost_stock_as_much_and_lean_nothing():
 
 
 def measured(cases, wrong=1.0):
-    """Cells of stock and lean with seconds that the rates make, those of held-out cases times `wrong`."""
+    """Cells of stock and lean with seconds that the rates make: timed ones of each case, and, times `wrong`, whole
+    steps. cases: name -> (prompt, completion)."""
     rows = []
-    for case, (prompt, completion, held) in cases.items():
+    for case, (prompt, completion) in cases.items():
         for lean in (False, True):
             for dead in (0.0, 0.5, 1.0) if lean else (0.0,):
                 grad = steptime.positions(16, 8, prompt, completion, dead, lean)
@@ -49,24 +56,38 @@ def measured(cases, wrong=1.0):
                 batches = 1 if lean else 8
                 work = steptime.terms(MODELS["Qwen3-1.7B"], grad, 0 if lean else grad, scored, prompt + completion,
                                       batches, 1.45 * completion, 128, **job)  # fmt: skip
-                seconds = steptime.seconds(work, RATES)["step"] * (wrong if held else 1)
-                rows.append(dict(case=case, dead_share=dead, variant="lean" if lean else "stock", seconds=seconds,
-                                 held=held) | work)  # fmt: skip
+                seconds = steptime.seconds(work, RATES)
+                row = dict(case=case, dead_share=dead, variant="lean" if lean else "stock", answer=completion) | work
+                parts = {f"{part}_s": seconds[part] for part in steptime.PARTS}
+                fit = case in steptime.FITTED
+                rows.append(row | parts | dict(timed=True, fit=fit, seconds=seconds["step"]))
+                rows.append(row | dict(timed=False, fit=False, seconds=seconds["step"] * wrong))
     return pd.DataFrame(rows)
 
 
-def test_rates_are_found_again_and_scored_on_the_other_cases():
-    cells = measured({"a": (330, 40, False), "b": (250, 500, False), "c": (40, 330, True)}, wrong=1.25)
-    rates = steptime.fit(cells, sync=1e-3)
+def test_rates_are_found_again_and_scored_on_whole_steps_and_other_cases():
+    cells = measured({"published-1.7b": (330, 40), "ratio-1-2": (250, 500), "ratio-1-8": (40, 330)}, wrong=1.25)
+    rates = steptime.fit(cells)
     assert rates == pytest.approx(RATES, rel=1e-6)
     scored = steptime.scored(cells, rates)
-    assert scored.loc[scored["held"], "error"].tolist() == pytest.approx([-0.2] * 4)
-    assert steptime.told(scored).startswith("median error 20.0% over 4 held-out cells, worst -20.0% (c,")
+    assert scored.loc[~scored["timed"], "error"].tolist() == pytest.approx([-0.2] * 12)
+    fitted, whole, held = steptime.told(scored).split("; ")
+    assert fitted.startswith("timed steps that it was fitted on, with answers of 40 to 500 tokens: off by 0.0% in")
+    assert whole.startswith("whole steps of the same shapes: off by 20.0% in the median of 8, by -20.0% at worst")
+    assert held.startswith("shapes held out: off by 10.0% in the median of 8")  # four timed, four whole
+    assert steptime.told(scored[scored["fit"]]).endswith("shapes held out: not measured")
 
 
-def test_one_case_fits_nothing():
-    cells = measured({"a": (330, 40, False), "c": (40, 330, True)})
-    assert steptime.fit(cells) is None and steptime.fit(cells.head(0)) is None
+@pytest.mark.parametrize(
+    "cells",
+    [
+        measured({"published-1.7b": (330, 40), "ratio-1-8": (40, 330)}),  # one shape to fit
+        measured({"published-1.7b": (330, 40), "ratio-1-2": (250, 500)}).query("variant == 'lean'"),  # one trainer
+        pd.DataFrame(),
+    ],
+)
+def test_cells_that_do_not_tell_the_rates_apart_fit_nothing(cells):
+    assert steptime.fit(cells) is None
     assert steptime.told(None).startswith("not fitted")
 
 

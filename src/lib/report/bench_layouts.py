@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from lib.report.benches import STEPS
 from lib.report.compare import LETTERS, NAMES
 from lib.report.layouts import columns, counts, only, scaled, written_as
 from lib.report.show import number, times
@@ -12,36 +13,63 @@ def measured(row) -> str:
     return "-" if pd.isna(row.s) else f"{row.s:.2f} ({row.low:.2f} to {row.high:.2f}), n = {row.n:.0f}"
 
 
-SESSIONS = {
-    "bench": lambda row: row.bench,
-    "began (UTC)": lambda row: row.session[:16].replace("T", " "),
-    "device": lambda row: row.device,
-    "commit": lambda row: "unknown" if pd.isna(row.commit) else row.commit[:10],
-    "code": lambda row: "this copy's" if row.same_code else "changed since",
-    **columns({"rows": "rows"}, counts),
-}
+def moment(session: str) -> str:
+    """When a session began, which is its name."""
+    return session[:19].replace("T", " ")
 
+
+def spread(value: float, low: float, high: float, form, unit: str = "") -> str:
+    """A value with the lowest and the highest by turn, where there was more than one turn."""
+    return f"{form(value)}{unit}" + ("" if low == high else f" ({form(low)} to {form(high)})")
+
+
+def seconds(row, key: str, unit: str = "") -> str:
+    """The `base` or the `own` seconds of a row of `benches.pairs`."""
+    return spread(*(getattr(row, f"{key}_{name}") for name in ("s", "low", "high")), "{:.2f}".format, unit)
+
+
+def multiple(row) -> str:
+    return spread(row.over, row.over_low, row.over_high, times)
+
+
+def steps(row) -> str:
+    """How many steps a row of `benches.pairs` rests on: one number where both trainers made as many."""
+    return f"{row.base_n}" if row.base_n == row.own_n else f"{row.base_n} / {row.own_n}"
+
+
+WHAT = {"wall": "whole", "phases": "timers inside", "recorded": "without generating"}
 DEAD = {"dead groups": scaled("dead_share", ".0%")}
+SESSION = {"session": only("session", moment)}
 
 LEAN = (
-    {"case": lambda row: row.case}
+    {"steps": lambda row: WHAT[row.part]}
+    | columns({"answers (tokens)": "answer"}, counts)
     | DEAD
-    | {"trainer": lambda row: row.variant, "its step (s)": measured}
-    | columns({"over stock": "over_stock", "over stock-best": "over_best"}, times)
-    | columns({"positions": "positions"}, counts)
+    | {"trainer (s)": lambda row: f"{row.base} {seconds(row, 'base')}"}
+    | {"beside (s)": lambda row: f"{row.variant} {seconds(row, 'own')}"}
+    | {"multiple": multiple, "n": steps}
+    | SESSION
+)
+
+SESSIONS = (
+    {"bench": lambda row: row.bench}
+    | SESSION
+    | {"case": lambda row: row.case or "-", "parts": lambda row: row.parts or "-", "device": lambda row: row.device}
+    | {"commit": lambda row: "unknown" if pd.isna(row.commit) else row.commit[:10]}
+    | columns({"other GPUs busy": "busy", "rows": "rows"}, counts)
 )
 
 GRID = {
     "micro-batch (rollouts), checkpointing": lambda row: row.cell.replace("b=", "").replace(" checkpointing=", ", "),
     "its step (s)": lambda row: row.failed if isinstance(getattr(row, "failed", None), str) else measured(row),
-}
+} | SESSION
 
 
 def by_variant(table: pd.DataFrame) -> dict:
     """Of rows with a `part`: a column of seconds for each column of `table`, which has the parts as its index."""
 
     def cell(name):
-        return lambda row: number(table.loc[row.part, name], ".3f")
+        return lambda row: number(table.loc[row.part, name], ".0f" if row.part == STEPS else ".3f")
 
     return {"part": lambda row: row.part} | {f"{name} (s)": cell(name) for name in table}
 
@@ -53,25 +81,17 @@ WATERFALL = {
     ),
     "the step with it (s)": measured,
     **written_as("+.2f", {"saved (s)": "saved_s"}),
+    "resolved": lambda row: "-" if pd.isna(row.saved_s) else "yes" if row.resolved else "no",
 }
 
-OF = {"step": "whole step", "trainer": "trainer's part"}
-
-LAWS = {"law": lambda row: row.law, "seconds of": lambda row: OF[row.of]} | {
-    **written_as(".2f", {"intercept (s)": "intercept"}),
-    **written_as(".3g", {"rate (s a million)": "rate"}),
-    "cells fitted / held out": lambda row: f"{row.fitted} / {row.held}",
-    **columns({"median error": "median_error", "worst": "worst_error"}, lambda value: number(value, ".1%")),
+SHAPES = {
+    **columns({"prompt (tokens)": "prompt", "answer": "answer"}, counts),
+    "trainer": lambda row: row.variant,
+    **DEAD,
+    **columns({"n": "n", "positions": "positions"}, counts),
+    **written_as(".2f", {"passes (s)": "passes", "generation (s)": "generation", "step (s)": "step"}),
+    **written_as(".0f", {"passes, of a million positions (s)": "rate"}),
 }
-
-LAW_ROWS = (
-    {"law": lambda row: row.law, "seconds of": lambda row: OF[row.of], "case": lambda row: row.case}
-    | DEAD
-    | columns({"work": "work"}, counts)
-    | written_as(".2f", {"measured (s)": "seconds", "by the law (s)": "predicted"})
-    | columns({"off by": "error"}, lambda value: number(value, "+.1%"))
-    | {"": lambda row: "held out" if row.held else "fitted"}
-)
 
 
 def projected(table: pd.DataFrame) -> dict:
@@ -124,6 +144,7 @@ AGREEMENT = {
     **written_as(".2g", {"relative error": "error"}),
     **written_as(".3f", {"engine's gap: synced": "synced", "adapter moved": "adapter_changed"}),
     **written_as(".3f", {"synced again (nats)": "synced_again"}),
+    "sessions": lambda row: "; ".join(moment(s) for s in (row.gradient_session, row.engine_session) if pd.notna(s)),
 }
 
 BASE_DRIFT = {

@@ -2,114 +2,93 @@
 
 import pandas as pd
 
-from lib import provenance
 from lib.report import benches, projection, upstream
+from lib.report.bench_layouts import moment, multiple, seconds, steps
 from lib.report.compare import LETTERS
 from lib.report.show import percent, times
 
 ABSENT = "not measured"
 
 
-def lean(steps: pd.DataFrame, sessions: list[dict]) -> dict[str, str]:
-    """What the lean trainer gains at the published case: without dead groups (live) and with the most of them (dead),
-    over stock and over TRL's own switches; what these are; and on what that was measured.
+def lean(pairs: pd.DataFrame, sessions: list[dict]) -> dict[str, str]:
+    """What the lean trainer gains at the published case: without dead groups (live; with timers inside; without
+    generating) and with the most of them (dead), over stock and over TRL's own switches; and what these are.
 
-    steps: `benches.whole_steps`.
+    pairs: `benches.pairs`.
     """
-    keys = ("lean_live", "lean_dead", "lean_dead_share", "lean_switches", "lean_live_switches", "lean_bench")
-    found = dict.fromkeys(keys, ABSENT)
-    if steps.empty:
+    keys = ("lean_live", "lean_timed", "lean_recorded", "lean_dead", "lean_dead_share", "lean_switches")
+    found = dict.fromkeys((*keys, "lean_live_switches", "lean_bench", "lean_basis"), ABSENT)
+    if pairs.empty:
         return found
-    here = steps[steps["case"] == benches.PUBLISHED].sort_values("dead_share")
-    own = here[here["variant"] == "lean"]
-    for key, rows in (("lean_live", own[own["dead_share"] == 0]), ("lean_dead", own[own["dead_share"] > 0].tail(1))):
-        for row in rows.dropna(subset=["over_stock"]).itertuples():
-            found[key] = beside(row, "over_stock")
-            found |= {"lean_dead_share": percent(row.dead_share, ".0%")} if key == "lean_dead" else {}
-    for row in own[own["dead_share"] == 0].dropna(subset=["over_best"]).itertuples():
-        found["lean_live_switches"] = beside(row, "over_best")
-        told = next(s for s in sessions if s["session"] == row.over_best_session)["variants"]["stock-best"]
-        found["lean_switches"] = (
-            f"micro-batches of {told['per_device_train_batch_size']} rollouts, gradient checkpointing "
-            f"{'on' if told['gradient_checkpointing'] else 'off'}"
-        )
-    shown = [s for s in sessions if s["session"] in set(steps["session"])]
-    return found | {"lean_bench": "; ".join(dict.fromkeys(map(where, shown)))}
+    own = pairs[(pairs["case"] == benches.PUBLISHED) & (pairs["variant"] == "lean")]
+    dead = own[(own["part"] == "wall") & (own["dead_share"] > 0) & (own["base"] == "stock")].nlargest(1, "dead_share")
+    for row in own[own["dead_share"] == 0].itertuples():
+        key = {"wall": "lean_live", "phases": "lean_timed", "recorded": "lean_recorded"}[row.part]
+        if row.base == "stock":
+            found[key] = beside(row)
+        elif row.part == "wall":
+            found["lean_live_switches"] = beside(row)
+            told = next(s for s in sessions if s["session"] == row.session)["variants"]["stock-best"]
+            found["lean_switches"] = (
+                f"micro-batches of {told['per_device_train_batch_size']} rollouts, gradient checkpointing "
+                f"{'on' if told['gradient_checkpointing'] else 'off'}"
+            )
+    for row in dead.itertuples():
+        found |= {"lean_dead": beside(row), "lean_dead_share": percent(row.dead_share, ".0%")}
+    over = own[(own["base"] == "stock") & (own["dead_share"] == 0)].set_index("part")["over"]
+    if {"phases", "wall"} <= set(over.index):
+        found["lean_basis"] = f"{times(over['phases'])} in these steps, {times(over['wall'])} in whole ones"
+    told = {f"{s['device']['name']}, TRL {s['versions']['trl']}, vLLM {s['versions']['vllm']}": 1 for s in sessions}
+    return found | {"lean_bench": "; ".join(told)}
 
 
-def recorded(rows: pd.DataFrame) -> dict[str, str]:
-    """Steps without generation, on the same recorded rollouts, at the published case without dead groups."""
-    own = rows[(rows["part"] == "recorded") & (rows["case"] == benches.PUBLISHED) & (rows["dead_share"] == 0)]
-    found = benches.together(own, "lean", "stock") if len(own) else None
-    told = ABSENT if found is None else beside(pd.Series({f"over{k}": v for k, v in found.items()}), "over")
-    return {"lean_recorded": told}
-
-
-def beside(row, key: str) -> str:
-    """A multiple of `benches.whole_steps` with the two medians that it is of, and the smaller n of the two."""
-    base_s, own_s, n = (getattr(row, f"{key}{name}") for name in ("_base_s", "_own_s", "_n"))
-    return f"{times(getattr(row, key))} ({base_s:.2f} s against {own_s:.2f} s, n = {n:.0f})"
-
-
-def where(session: dict) -> str:
-    """On what a session ran: device, date, commit, versions, what else ran on that host, and whether by this code."""
-    versions = session["versions"]
-    commit = f"commit {str(session['commit'])[:10]}, TRL {versions['trl']}, vLLM {versions['vllm']}"
-    busy = session.get("other_gpus_busy")
-    others = f", {busy} other GPU of the host busy" if busy == 1 else f", {busy} others busy" if busy else ""
-    code = "" if session.get("source_sha256") == provenance.source_sha256() else ", by other code than this copy's"
-    return f"{session['device']['name']}, {session['session'][:10]}, {commit}{others}{code}"
+def beside(row) -> str:
+    """A multiple of `benches.pairs` with the two medians that it is of, their ranges by turn, and how many steps."""
+    against = f"{seconds(row, 'base', ' s')} against {seconds(row, 'own', ' s')}"
+    return f"{multiple(row)}: {against}, n = {steps(row)}, session {moment(row.session)}"
 
 
 def floor(table: pd.DataFrame) -> dict[str, str]:
-    """The floor of the lean step and how much of the step it is; of `benches.floor`."""
-    if "lean" not in table:
-        return {"lean_floor": ABSENT}
+    """The floor of the lean step, how much of the step it is, and what fills the gap; of `benches.floor`."""
+    if "lean" not in table or pd.isna(table["lean"]["floor"]):
+        return {"lean_floor": ABSENT, "lean_gap": ABSENT}
     own = table["lean"]
-    step = own["the step, timers on"]
-    told = "generation {:.2f} s and arithmetic {:.2f} s, {} of {:.2f} s"
-    share = percent(own["floor"] / step, ".0%")
+    share = percent(own["floor"] / own[benches.STEP], ".0%")
+    needed = "arithmetic of the positions"
+    gap = own.drop(["generation", needed, "floor", benches.STEP, benches.STEPS])
     return {
-        "lean_floor": ABSENT
-        if pd.isna(own["floor"])
-        else told.format(own["generation"], own["arithmetic of the positions"], share, step)
+        "lean_floor": f"generation {own['generation']:.2f} s and arithmetic {own[needed]:.2f} s, {share} of "
+        f"{own[benches.STEP]:.2f} s (means of {own[benches.STEPS]:.0f} steps with timers inside)",
+        "lean_gap": "; ".join(f"{part} {s:.2f} s" for part, s in gap.sort_values(ascending=False).items()),
     }
 
 
-def waterfall(steps: pd.DataFrame, whole: pd.DataFrame, not_reached: list[str]) -> dict[str, str]:
-    """From where to where the savings lead, and the largest three; stock's and lean's own steps for comparison.
-
-    not_reached: savings that the session had no time for.
-    """
-    if steps.empty:
+def waterfall(chain: pd.DataFrame, not_reached: list[str]) -> dict[str, str]:
+    """From where to where the savings lead, and the largest three. not_reached: savings that the session had no time
+    for."""
+    if chain.empty:
         return {"waterfall_ends": ABSENT, "waterfall_largest": ABSENT}
-    largest = steps.dropna(subset=["saved_s"]).nlargest(3, "saved_s")
-    here = whole[(whole["case"] == benches.PUBLISHED) & (whole["dead_share"] == 0)] if len(whole) else whole
-    own = {row.variant: f"{row.s:.2f} s" for row in here.itertuples()}
-    first, last = steps["s"].iloc[0], steps["s"].iloc[-1]
-    most = f"the {len(steps) - 1} reached (not {', '.join(not_reached)})" if not_reached else "all"
+    largest = chain.dropna(subset=["saved_s"]).nlargest(3, "saved_s")
+    made = len(chain) - 1
+    ends = f"the time was over before {', '.join(not_reached)}; " if not_reached else ""
     return {
-        "waterfall_ends": f"{first:.2f} s without any and {last:.2f} s with {most} (stock's own step "
-        f"{own.get('stock', ABSENT)}, lean's {own.get('lean', ABSENT)})",
+        "waterfall_ends": f"{chain['s'].iloc[0]:.2f} s without any and {chain['s'].iloc[-1]:.2f} s with {made} of "
+        f"{made + len(not_reached)} ({ends}n = {chain['n'].min()} each, session {moment(chain['session'].iloc[0])})",
         "waterfall_largest": ", ".join(f"{row.saving} {row.saved_s:.2f} s" for row in largest.itertuples()),
     }
 
 
-def laws(summary: pd.DataFrame) -> dict[str, str]:
-    """How far each law is off on the shapes held out; of `steplaw.laws`."""
-    keys = {
-        ("stock, prompt tokens x rollouts x passes", "trainer"): "law_prompts",
-        ("stock, positions x passes", "trainer"): "law_stock",
-        ("lean, positions", "trainer"): "law_lean",
-        ("stock, prompt tokens x rollouts x passes", "step"): "law_prompts_step",
-        ("stock, positions x passes", "step"): "law_stock_step",
-        ("lean, positions", "step"): "law_lean_step",
-    }
-    found = dict.fromkeys(keys.values(), ABSENT)
-    for row in summary.itertuples():
-        off = f"{row.median_error:.1%} in the median and {row.worst_error:.1%} at the worst of {row.held} held out"
-        found[keys[row.law, row.of]] = off
-    return found
+def shapes(timed: pd.DataFrame) -> dict[str, str]:
+    """How work and seconds grow from the published shape to each other one; of `benches.phases`."""
+    live = timed[timed["dead_share"] == 0]
+    at = {row["variant"]: row for _, row in live[live["case"] == benches.PUBLISHED].iterrows()}
+    found = []
+    for _, cell in live[(live["case"] != benches.PUBLISHED) & live["variant"].isin(list(at))].iterrows():
+        first = at[cell["variant"]]
+        names = {"prompt": "prompts", "positions": "positions", "passes": "passes", "generation": "generation"}
+        ratios = ", ".join(f"{word} {times(cell[name] / first[name])}" for name, word in names.items())
+        found.append(f"{cell['variant']}, {first['answer']:.0f} to {cell['answer']:.0f} tokens: {ratios}")
+    return {"shapes": "; ".join(found) or ABSENT}
 
 
 def projected(table: pd.DataFrame, study: dict, rates: pd.DataFrame) -> dict[str, str]:

@@ -1,26 +1,30 @@
 """What the benches measured: seconds of a GRPO step by trainer, and what the timers cost. Here they are only read.
 
-Sessions of `lib.bench.grpo_step` append to one table. Of a cell (case, part, variant, share of dead groups) the newest
-session counts that timed at least as many steps as every other one (`newest`).
+Sessions of `lib.bench.grpo_step` append to one table, and code changes between them. Of a cell (case, part, variant,
+share of dead groups) the newest session counts; two trainers are compared within one session, the newest with both.
 """
 
+from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, provenance, records, sizing
+from lib import clock, records, sizing
 from lib.bench.cases import CASES
 from lib.paths import RESULTS
 from lib.report import cost
 from lib.report.ledger import PEAK_FLOPS
 
 PUBLISHED = "published-1.7b"  # the case that has the published study's shape
+TIMED = ("wall", "phases", "recorded")  # parts that time steps of several variants in turn
 VARIANTS = ("stock", "stock-best", "lean", "lean-compiled")
 CELL = ["case", "dead_share", "variant"]
-REST = "under no timer"
+REST, STEP, STEPS = "under no timer", "the step, timers on", "steps timed"
+COUNTED = ("step", "wall_s", "positions_grad", "positions_nograd", "completion_tokens")
+OPTIONAL = ("tokens", "timed_s")  # older sessions, and those without phases, have none
 NOTED = ("session", "case", "arguments", "device", "versions", "commit", "variants", "failed", "facts")
 # What fills the gap between the floor and the step: in words -> parts of cost.PARTS.
-PASSES = ("no-grad forward", "grad forward", "backward")
+PASSES = ["no-grad forward", "grad forward", "backward"]
 GAP = {
     "weight sync to the engine": ["weight sync to the engine"],
     "the rest of generating, rewards": ["rest of generate", "reward function"],
@@ -36,10 +40,10 @@ def grpo_step() -> tuple[pd.DataFrame, list[dict]]:
     """
     path = RESULTS / "bench" / "grpo_step.parquet"
     if not path.exists():
-        return pd.DataFrame(columns=["session", *CELL, "part", "wall_s"]), []
+        return pd.DataFrame(columns=["session", *CELL, "part", *COUNTED, *OPTIONAL]), []
     rows = records.read_table(path, ("session", "case", "variant", "part"), ("dead_share",))
-    needed = ("wall_s", "positions_grad", "positions_nograd", "completion_tokens")
-    counted(path, rows, (*needed, *(name for name in ("tokens", "timed_s") if name in rows)))
+    rows = rows.assign(**{name: float("nan") for name in OPTIONAL if name not in rows})
+    counted(path, rows, (*COUNTED, *OPTIONAL))
     if not (rows["wall_s"] > 0).where(rows["part"] != "phases", rows["wall_s"].isna()).all():
         raise ValueError(f"{records.shown(path)}: wall_s: expected seconds above 0 in each row, and none with timers")
     return rows, notes(path, rows)
@@ -75,16 +79,21 @@ def notes(path: Path, rows: pd.DataFrame, keys: tuple[str, ...] = NOTED) -> list
 
 
 def sessions(read: dict[str, tuple[pd.DataFrame, list[dict]] | None]) -> pd.DataFrame:
-    """The sessions whose rows a page reads, by bench, in the order of time: `bench`, `session`, `device`, `commit`,
-    `rows`, and `same_code`: whether the code that measured is this copy's. read: rows and notes of each bench."""
+    """The sessions whose rows a page reads, the newest first: `bench`, `session`, `case`, `parts` timed, `device`,
+    `commit`, `busy` (other GPUs of the host in use, missing where that was not noted) and `rows`.
+
+    read: rows and notes of each bench; None for one that was not run.
+    """
     found = []
     for bench, (rows, told) in ((bench, pair) for bench, pair in read.items() if pair):
-        counted = rows["session"].value_counts()
-        for note in sorted((n for n in told if n["session"] in counted), key=lambda n: n["session"]):
-            row = {"bench": bench, "session": note["session"], "device": note["device"]["name"]}
-            row |= {"commit": note.get("commit"), "rows": counted[note["session"]]}
-            found.append(row | {"same_code": note.get("source_sha256") == provenance.source_sha256()})
-    return pd.DataFrame(found, columns=["bench", "session", "device", "commit", "rows", "same_code"])
+        for note in sorted(told, key=lambda n: n["session"], reverse=True):
+            own = rows[rows["session"] == note["session"]]
+            if len(own):
+                row = {"bench": bench, "session": note["session"], "case": note.get("case")}
+                row |= {"parts": ", ".join(own["part"].unique()) if "part" in own else None}
+                row |= {"device": note["device"]["name"], "commit": note.get("commit")}
+                found.append(row | {"busy": note.get("other_gpus_busy"), "rows": len(own)})
+    return pd.DataFrame(found, columns=["bench", "session", "case", "parts", "device", "commit", "busy", "rows"])
 
 
 def shape_of(case: str) -> sizing.Shape:
@@ -92,12 +101,15 @@ def shape_of(case: str) -> sizing.Shape:
     return sizing.read({"model_type": "qwen3"} | CASES[case]["shape"])
 
 
+def rollouts(case: str) -> int:
+    """Rollouts of a step of a case of `lib.bench.cases`."""
+    return CASES[case]["prompts"] * CASES[case]["group"]
+
+
 def newest(rows: pd.DataFrame, part: str) -> pd.DataFrame:
-    """Rows of a part of the bench, of one session a cell: of those with the most timed steps, the newest."""
+    """Rows of a part of the bench, of a cell those of its newest session."""
     own = rows[rows["part"] == part]
-    steps = own.groupby([*CELL, "session"]).size().rename("n").reset_index()
-    last = steps.sort_values(["n", "session"]).groupby(CELL).tail(1)
-    return own.merge(last.drop(columns="n"), on=[*CELL, "session"])
+    return own[own["session"] == own.groupby(CELL)["session"].transform("max")]
 
 
 def order(variants) -> list[str]:
@@ -110,97 +122,108 @@ def median(seconds: pd.Series) -> dict:
     return {"s": seconds.median(), "low": seconds.quantile(0.25), "high": seconds.quantile(0.75), "n": len(seconds)}
 
 
-def whole_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Whole steps, no timers inside: one row a case, share of dead groups and variant, in this order.
+def by_turn(steps: pd.DataFrame) -> list[float]:
+    """Median `seconds` of each turn of a variant: steps numbered on end, since a turn begins with one of warm-up."""
+    return steps.groupby((steps["step"].diff() != 1).cumsum())["seconds"].median().tolist()
 
-    `case`, `dead_share`, `variant`, `session`, those of `median`, and `positions` (median, through the pass with
-    gradient; missing where none was made). `over_stock`, `over_best`: the median of stock and of stock-best over this
-    variant's, of one session that timed both (`together`); missing where none did, and of themselves.
+
+def pairs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Two trainers beside each other: one row a case, part of TIMED, share of dead groups, base (TRL's) and variant.
+
+    Of the newest session that timed both, `session`. `base_s`, `own_s`: medians; `base_low`, `base_high` and `own_...`:
+    lowest and highest of the medians by turn; `base_n`, `own_n`: steps. `over`: base's median over the variant's;
+    `over_low`, `over_high`: of turns that followed each other. `answer`: tokens of an answer (mean). Steps with timers
+    inside, part phases, have their seconds in `timed_s`.
     """
-    wall, found = rows[rows["part"] == "wall"], []
-    for (case, dead_share, variant), own in newest(rows, "wall").groupby(CELL):
-        row = {"case": case, "dead_share": dead_share, "variant": variant, "session": own["session"].iloc[0]}
-        row |= median(own["wall_s"]) | {"positions": own["positions_grad"].median()}
-        cell = wall[(wall["case"] == case) & (wall["dead_share"] == dead_share)]
-        for key, base, itself in (("over_stock", "stock", ()), ("over_best", "stock-best", ("stock",))):
-            found_both = None if variant in (base, *itself) else together(cell, variant, base)
-            row |= {f"{key}{name}": value for name, value in (found_both or {"": None}).items()}
-        found.append(row)
+    steps, found = rows[rows["part"].isin(TIMED)], []
+    steps = steps.assign(seconds=steps["timed_s"].where(steps["part"] == "phases", steps["wall_s"]))
+    for (case, part, dead_share), cell in steps.groupby(["case", "part", "dead_share"]):
+        sessions = cell.groupby("variant")["session"].agg(set)
+        for base, variant in combinations(order(sessions.index), 2):
+            if not base.startswith("stock") or not (both := sessions[base] & sessions[variant]):
+                continue
+            row = {"case": case, "part": part, "dead_share": dead_share, "base": base, "variant": variant}
+            row |= {"session": max(both)}
+            own = cell[cell["session"] == row["session"]]
+            turns = {}
+            for key, name in (("base", base), ("own", variant)):
+                timed = own[own["variant"] == name]
+                turns[key] = by_turn(timed)
+                row |= {f"{key}_s": timed["seconds"].median(), f"{key}_n": len(timed)}
+                row |= {f"{key}_low": min(turns[key]), f"{key}_high": max(turns[key])}
+            over = [b / o for b, o in zip(turns["base"], turns["own"], strict=False)]  # one may have more turns
+            row |= {"over": row["base_s"] / row["own_s"], "over_low": min(over), "over_high": max(over)}
+            found.append(row | {"answer": own["completion_tokens"].mean() / rollouts(case)})
     table = pd.DataFrame(found)
     if table.empty:
         return table
-    rank = {variant: number for number, variant in enumerate(order(set(table["variant"])))}
-    return table.sort_values(CELL, key=lambda c: c.map(rank) if c.name == "variant" else c, ignore_index=True)
-
-
-def together(cell: pd.DataFrame, variant: str, base: str) -> dict | None:
-    """A variant beside its base in the session that timed the most steps of both, the newest of such; None without one.
-
-    "": the multiple of the medians; `_base_s`, `_own_s`: the medians; `_n`: steps of the one with fewer; `_session`.
-    """
-    pair = cell[cell["variant"].isin([variant, base])]
-    seconds = pair.groupby(["session", "variant"])["wall_s"].agg(["median", "size"]).unstack("variant")
-    if seconds.empty or len(seconds["size"].columns) < 2:
-        return None
-    n = seconds["size"].min(axis=1, skipna=False).dropna()
-    if n.empty:
-        return None
-    session = n[n == n.max()].index.max()
-    base_s, own_s = (float(seconds.loc[session, ("median", name)]) for name in (base, variant))
-    return {"": base_s / own_s, "_base_s": base_s, "_own_s": own_s, "_n": int(n[session]), "_session": session}
+    rank = table.assign(other=table["case"] != PUBLISHED, part=table["part"].map(TIMED.index))
+    return table.loc[rank.sort_values(["other", "part", "dead_share"], kind="stable").index].reset_index(drop=True)
 
 
 def grid(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
-    """TRL's own switches without dead groups at the published case: `cell` and `median`; `failed` says why one ended.
-
-    Stock's whole steps are the first row.
-    """
+    """TRL's own switches without dead groups at the published case: `cell`, those of `median`, `session`; `failed` says
+    why one ended. Stock's whole steps are the first row."""
     here = rows[(rows["case"] == PUBLISHED) & (rows["dead_share"] == 0)]
-    found = {name: median(own["wall_s"]) for name, own in newest(here, "grid").groupby("variant")}
+
+    def measured(own):
+        return median(own["wall_s"]) | {"session": own["session"].iloc[0]}
+
+    found = {name: measured(own) for name, own in newest(here, "grid").groupby("variant")}
     for session in (s for s in sessions if s["case"] == PUBLISHED):
         found |= {
-            name: {"failed": why.split(":")[0]}
+            name: {"failed": why.split(":")[0], "session": session["session"]}
             for name, why in session["failed"].items()
             if name.startswith("grid ") and name not in found
         }
     if not found:
         return pd.DataFrame()
-    stock = newest(here[here["variant"] == "stock"], "wall")["wall_s"]
+    stock = newest(here[here["variant"] == "stock"], "wall")
     table = pd.DataFrame([{"cell": name.removeprefix("grid ")} | row for name, row in found.items()])
     rank = table["cell"].str.extract(r"b=(\d+)")[0].astype(int)
     table = table.iloc[rank.argsort(kind="stable")]
-    return pd.concat([pd.DataFrame([{"cell": "stock"} | median(stock)]), table], ignore_index=True)
+    first = [{"cell": "stock"} | measured(stock)] if len(stock) else []
+    return pd.concat([pd.DataFrame(first), table], ignore_index=True)
 
 
-def part_seconds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mean seconds of a step by part: `case`, `dead_share`, `variant`, `part`, `seconds`, `n` (steps timed).
+def phases(rows: pd.DataFrame) -> pd.DataFrame:
+    """Where the seconds of steps with timers inside went: one row a cell, published case first.
 
-    Means, because they add up to the step: the last part, REST, is what the others leave of it. A part of which a
-    variant has no row stays missing: it makes no such pass, or no timer saw it.
+    `session`, `n` (steps), a column a part of cost.PARTS, REST, `step`: means, because they add up; REST is what the
+    others leave of the step. A part of which a variant has no row stays missing: it makes no such pass, or no timer saw
+    it. `prompt`, `answer`: tokens of a rollout; `answers`: of all; `positions_nograd`, `positions_grad` and both,
+    `positions`: through the passes, 0 where none was made; `passes`: their seconds, and `rate`: of a million positions.
     """
     found = []
     for key, own in newest(rows, "phases").groupby(CELL):
-        cell, left_s = dict(zip(CELL, key, strict=True)) | {"n": len(own)}, own["timed_s"].mean()
-        for part, phases in cost.PARTS.items():
-            timed = [phase for phase in phases if phase in own and own[phase].notna().any()]
-            seconds = own[timed].fillna(0.0).sum(axis=1).mean() if timed else None
-            left_s -= seconds or 0.0
-            found.append(cell | {"part": part, "seconds": seconds})
-        found.append(cell | {"part": REST, "seconds": left_s})
-    return pd.DataFrame(found, columns=[*CELL, "n", "part", "seconds"]).astype({"seconds": float})
+        row = dict(zip(CELL, key, strict=True)) | {"session": own["session"].iloc[0], "n": len(own)}
+        size, answers, tokens = rollouts(row["case"]), own["completion_tokens"].mean(), own["tokens"].mean()
+        row |= {"prompt": (tokens - answers) / size, "answer": answers / size, "answers": answers}
+        row |= {name: own[name].fillna(0.0).mean() for name in ("positions_nograd", "positions_grad")}
+        parts = {}
+        for part, names in cost.PARTS.items():
+            timed = [name for name in names if name in own and own[name].notna().any()]
+            parts[part] = own[timed].fillna(0.0).sum(axis=1).mean() if timed else None
+        step = own["timed_s"].mean()
+        found.append(row | parts | {REST: step - sum(s or 0.0 for s in parts.values()), "step": step})
+    columns = [*CELL, "session", "n", "prompt", "answer", "answers", "positions_nograd", "positions_grad"]
+    table = pd.DataFrame(found, columns=[*columns, *cost.PARTS, REST, "step"])
+    table = table.astype(dict.fromkeys(table.columns[5:], float))
+    table["passes"] = table[PASSES].sum(axis=1)
+    table["positions"] = table["positions_nograd"] + table["positions_grad"]
+    table["rate"] = (1e6 * table["passes"] / table["positions"]).where(table["positions"] > 0)
+    rank = table.assign(other=table["case"] != PUBLISHED, variant=table["variant"].map(order(table["variant"]).index))
+    return table.loc[rank.sort_values(["other", "case", "dead_share", "variant"]).index].reset_index(drop=True)
 
 
-def side_by_side(parts: pd.DataFrame) -> pd.DataFrame:
-    """Of `part_seconds`: a row a part and a column a variant, at the published case without dead groups; and the step.
-
-    Parts that no variant has are left out.
-    """
-    here = parts[(parts["case"] == PUBLISHED) & (parts["dead_share"] == 0)]
-    table = here.pivot(index="part", columns="variant", values="seconds").reindex([*cost.PARTS, REST])
-    table = table[order(table.columns)].dropna(how="all")
-    if not table.empty:
-        table.loc["the step, timers on"] = table.sum()
-    return table
+def side_by_side(timed: pd.DataFrame) -> pd.DataFrame:
+    """Of `phases`: a row a part that any cell has, the step, and how many were timed; a column a cell."""
+    names = []
+    for row in timed.itertuples():
+        dead = f", {row.dead_share:.0%} dead" if row.dead_share else ""
+        names.append(row.variant + dead + ("" if row.case == PUBLISHED else f", answers of {row.answer:.0f}"))
+    table = timed.set_index(pd.Index(names))[[*cost.PARTS, REST, "step", "n"]].T.dropna(how="all")
+    return table.rename({"step": STEP, "n": STEPS})
 
 
 def arithmetic_s(shape: sizing.Shape, nograd: float, grad: float, scored: float, peak: float) -> float:
@@ -216,30 +239,24 @@ def arithmetic_s(shape: sizing.Shape, nograd: float, grad: float, scored: float,
     return 2 * (counted["linear"] * (nograd + 2 * grad) + counted["embedding"] * through_output) / peak
 
 
-def floor(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
+def floor(timed: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
     """What a step without dead groups cannot go below at the published case, and what fills the gap, by variant.
 
-    A row a `part`, a column a variant, in seconds: generation as timed, the arithmetic of the positions forwarded, both
-    as the floor; the passes beyond their arithmetic, GAP, and the step. Arithmetic is missing without a known device.
+    timed: of `phases`. A row a `part`, a column a variant, in seconds: generation as timed, the arithmetic of the
+    positions forwarded, both as the floor; the passes beyond their arithmetic, GAP, and the step. Arithmetic is missing
+    without a known device.
     """
-    parts = part_seconds(rows)
-    seconds = side_by_side(parts)
-    own = newest(rows, "phases")
     devices = {session["session"]: session["device"]["name"] for session in sessions}
     columns = {}
-    for variant in seconds.columns:
-        here = own[(own["case"] == PUBLISHED) & (own["dead_share"] == 0) & (own["variant"] == variant)]
-        nograd, grad, scored = (
-            here[name].fillna(0.0).mean() for name in ("positions_nograd", "positions_grad", "completion_tokens")
-        )
-        peak = PEAK_FLOPS.get(devices.get(here["session"].iloc[0]))
-        needed = arithmetic_s(shape_of(PUBLISHED), nograd, grad, scored, peak) if peak else float("nan")
-        timed = seconds[variant]
-        column = {"generation": timed["generation"], "arithmetic of the positions": needed}
+    for _, own in timed[(timed["case"] == PUBLISHED) & (timed["dead_share"] == 0)].iterrows():
+        peak = PEAK_FLOPS.get(devices.get(own["session"]))
+        work = (own["positions_nograd"], own["positions_grad"], own["answers"])
+        needed = arithmetic_s(shape_of(PUBLISHED), *work, peak) if peak else float("nan")
+        column = {"generation": own["generation"], "arithmetic of the positions": needed}
         column["floor"] = sum(column.values())
-        column["passes beyond their arithmetic"] = timed.reindex(PASSES).sum(min_count=1) - needed
-        column |= {name: timed.reindex(group).sum(min_count=1) for name, group in GAP.items()}
-        columns[variant] = column | {"the step, timers on": timed["the step, timers on"]}
+        column["passes beyond their arithmetic"] = own["passes"] - needed
+        column |= {name: own[group].astype(float).sum(min_count=1) for name, group in GAP.items()}
+        columns[own["variant"]] = column | {STEP: own["step"], STEPS: own["n"]}
     return pd.DataFrame(columns)
 
 
@@ -247,14 +264,13 @@ def waterfall(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
     """Each saving added in turn, at the published case without dead groups: one row a saving, the first without any.
 
     `saving`, `does` (in words, missing where the session did not note it), those of `median`, `saved_s` (the median
-    before minus this one: they add up to the first minus the last), `session`. All of one session: of those with the
-    most savings, then the most steps of the one with fewest, the newest.
+    before minus this one: they add up to the first minus the last), `resolved` (whether the quartiles before and after
+    lie apart), `session`. All of the newest session.
     """
     own = rows[(rows["part"] == "waterfall") & (rows["case"] == PUBLISHED) & (rows["dead_share"] == 0)]
     if own.empty:
         return pd.DataFrame()
-    steps = own.groupby(["session", "variant"]).size().groupby("session").agg(["size", "min"]).reset_index()
-    session = steps.sort_values(["size", "min", "session"])["session"].iloc[-1]
+    session = own["session"].max()
     own = own[own["session"] == session]
     told = next((s["facts"].get("savings", {}) for s in sessions if s["session"] == session), {})
     found = [
@@ -262,7 +278,9 @@ def waterfall(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
         for name, step in own.groupby("variant", sort=False)
     ]
     table = pd.DataFrame(found).assign(session=session)
-    return table.assign(saved_s=-table["s"].diff())
+    before = table.shift()
+    apart = (table["high"] < before["low"]) | (table["low"] > before["high"])
+    return table.assign(saved_s=before["s"] - table["s"], resolved=apart)
 
 
 def not_reached(chain: pd.DataFrame, sessions: list[dict]) -> list[str]:
@@ -278,15 +296,18 @@ def agreement(sessions: list[dict]) -> pd.DataFrame:
 
     `cosine`, `error`: of the gradient to stock's, on the same rollouts and weights (relative, by norm). `synced`,
     `adapter_changed`, `synced_again`: mean gap of engine and trainer in log-probability (nats a token).
+    `gradient_session`, `engine_session`: where these are from.
     """
     found: dict = {}
     for session in sorted(sessions, key=lambda s: s["session"]):
         for fact, name in (("gradient_cosine_to_stock", "cosine"), ("gradient_error_to_stock", "error")):
             for variant, value in session["facts"].get(fact, {}).items():
-                found.setdefault((session["case"], variant), {})[name] = value
+                own = {name: value, "gradient_session": session["session"]}
+                found.setdefault((session["case"], variant), {}).update(own)
         for variant, gaps in session["facts"].get("engine_gap_nats", {}).items():
-            found.setdefault((session["case"], variant), {}).update(gaps)
-    names = ["cosine", "error", "synced", "adapter_changed", "synced_again"]
+            own = gaps | {"engine_session": session["session"]}
+            found.setdefault((session["case"], variant), {}).update(own)
+    names = ["cosine", "error", "synced", "adapter_changed", "synced_again", "gradient_session", "engine_session"]
     rank = order({variant for _, variant in found})
     keys = sorted(found, key=lambda key: (key[0], rank.index(key[1])))
     return pd.DataFrame(

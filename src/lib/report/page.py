@@ -117,7 +117,10 @@ def phrases(timed: bool) -> dict[str, tuple[str, str]]:
     if timed:
         for number, way in enumerate(WAYS):
             t = f"t{number}"
-            found[f"w_step{number}"] = (f"A step, {way}", f"format({t}_step, ',.2f') + ' s'")
+            found[f"w_step{number}"] = (
+                f"A step on an {steptime.MEASURED_ON}, {way}",
+                f"format({t}_step, ',.2f') + ' s'",
+            )
             found[f"w_usd{number}"] = (f"A thousand steps, {way}", f"'$' + format({t}_usd, ',.2f')")
             never = f"{t}_discriminant < 0 || {t}_half < 0"
             half = f"{never} ? 'never' : 'from ' + format({t}_half, ',.0f') + ' tokens a completion on'"

@@ -302,14 +302,15 @@ def reward_and_accuracy(steps: pd.DataFrame, points: pd.DataFrame) -> Figure:
     return figure
 
 
-def waterfall(steps: pd.DataFrame) -> Figure:
-    """Horizontal bars from the step without any saving to the step with all, each saving where it takes over.
+def waterfall(steps: pd.DataFrame, not_reached: list[str]) -> Figure:
+    """Horizontal bars from the step without any saving to the last one measured, each saving where it takes over.
 
-    steps: rows in order, `saving`, `s` (seconds of the step with it, and all before it), `saved_s` (missing in the
-    first). A saving that made the step longer is hatched, in another colour; first and last step are whole bars.
+    steps: of `benches.waterfall`. A saving that made the step longer is hatched, in another colour; one that is not
+    resolved is pale; first and last step are whole bars. not_reached: savings without a step, named and left empty.
     """
-    last = steps.iloc[-1]
-    figure, axis = plt.subplots(figsize=(8, 1.1 + 0.3 * (len(steps) + 1)), layout="constrained")
+    names = ["no saving", *(f"+ {saving}" for saving in steps["saving"].iloc[1:]), "with these"]
+    names += [f"+ {saving}" for saving in not_reached]
+    figure, axis = plt.subplots(figsize=(8, 1.1 + 0.3 * len(names)), layout="constrained")
     longest = steps["s"].max()
     for place, row in enumerate(steps.itertuples()):
         if place == 0:
@@ -318,17 +319,18 @@ def waterfall(steps: pd.DataFrame) -> Figure:
             continue
         gained = row.saved_s >= 0
         axis.barh(
-            place, abs(row.saved_s), 0.7, left=min(row.s, row.s + row.saved_s),
+            place, abs(row.saved_s), 0.7, left=min(row.s, row.s + row.saved_s), alpha=1 if row.resolved else 0.4,
             color=PALETTE[0] if gained else PALETTE[1], hatch=None if gained else "////", edgecolor="white",
         )  # fmt: skip
         right = max(row.s, row.s + row.saved_s)
         axis.text(right + 0.01 * longest, place, f"{-row.saved_s:+.2f} s", va="center", fontsize=9)
         axis.plot([row.s, row.s], [place - 0.35, place + 1.35], color=GREY, linewidth=0.8)  # where the next one begins
-    axis.barh(len(steps), last.s, 0.7, color=GREY)
-    axis.text(last.s + 0.01 * longest, len(steps), f"{last.s:.2f} s", va="center", fontsize=9)
-    names = ["no saving", *(f"+ {saving}" for saving in steps["saving"].iloc[1:]), "with all these"]
+    axis.barh(len(steps), steps["s"].iloc[-1], 0.7, color=GREY)
+    axis.text(steps["s"].iloc[-1] + 0.01 * longest, len(steps), f"{steps['s'].iloc[-1]:.2f} s", va="center", fontsize=9)
+    for place in range(len(steps) + 1, len(names)):
+        axis.text(0.01 * longest, place, "not reached", va="center", fontsize=9, color=GREY)
     axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
+    axis.set_ylim(len(names) - 0.4, -0.6)
     axis.grid(axis="y", visible=False)
     axis.set_xlim(0, 1.12 * longest)
     axis.set_xlabel("seconds of a step (median)")

@@ -44,26 +44,23 @@ def dead_over_run(groups: dict, steps: int = 1000) -> np.ndarray:
     return np.interp(moments, PLACES, [groups[f"zero_{tenth}"] for tenth in ("first", "middle", "last")])
 
 
-def bench_seconds(parts: pd.DataFrame, variant: str, dead: np.ndarray | None = None) -> pd.Series | None:
+def bench_seconds(timed: pd.DataFrame, variant: str, dead: np.ndarray | None = None) -> pd.Series | None:
     """Mean seconds of a step of the bench by published part (SCALED) for a variant, at the published case.
 
-    parts: of `benches.part_seconds`. dead: shares of dead groups over a run, for a mean over it, linear between the
-    shares measured; None: no dead group. A pass that a variant does not make takes no time. None where the phases
-    were not timed, or not over the range of `dead`.
+    timed: of `benches.phases`. dead: shares of dead groups over a run, for a mean over it, linear between the shares
+    measured; None: no dead group. A pass that a variant does not make takes no time. None where the phases were not
+    timed, or not over the range of `dead`.
     """
-    here = parts[(parts["case"] == benches.PUBLISHED) & (parts["variant"] == variant)]
-    table = here.pivot(index="dead_share", columns="part", values="seconds").sort_index()
-    shares = np.asarray(table.index, dtype=float)
+    here = timed[(timed["case"] == benches.PUBLISHED) & (timed["variant"] == variant)].sort_values("dead_share")
+    shares = here["dead_share"].to_numpy(float)
     wanted = np.zeros(1) if dead is None else dead
     if not len(shares) or shares[0] > wanted.min() or shares[-1] < wanted.max():
         return None
-    if dead is None:
-        table, shares = table.loc[[0.0]], np.zeros(1)
-    summed = {part: table.reindex(columns=own).fillna(0.0).sum(axis=1) for part, own in SCALED.items()}
+    summed = {part: here[own].astype(float).sum(axis=1) for part, own in SCALED.items()}
     return pd.Series({part: np.interp(wanted, shares, seconds).mean() for part, seconds in summed.items()})
 
 
-def bill(parts: pd.DataFrame, study: dict, seed: int = 0) -> pd.DataFrame:
+def bill(timed: pd.DataFrame, study: dict, seed: int = 0) -> pd.DataFrame:
     """The published bill, part by part, scaled to each of WAYS: one row a part, then what stays, then the sum.
 
     `part`, `published` (s), and for each way `bench <way>` (seconds of the bench's step) and `<way>` (projected s). A
@@ -72,13 +69,13 @@ def bill(parts: pd.DataFrame, study: dict, seed: int = 0) -> pd.DataFrame:
     """
     published = pd.DataFrame(study["bill"]["rows"]).set_index("part")["seconds"].astype(float)
     published[KEPT] = study["bill"]["billed_s"] - published.sum()
-    stock = bench_seconds(parts, "stock")
+    stock = bench_seconds(timed, "stock")
     if stock is None or (stock == 0).any():
         return pd.DataFrame()
     dead = dead_over_run(next(row for row in study["groups"]["rows"] if row["seed"] == seed))
     table = published.rename("published").to_frame()
     for way, (variant, counted) in WAYS.items():
-        seconds = bench_seconds(parts, variant, dead if counted else None)
+        seconds = bench_seconds(timed, variant, dead if counted else None)
         if seconds is not None:
             table[f"bench {way}"] = seconds
             table[way] = published * (seconds / stock).reindex(published.index).fillna(1.0)
@@ -145,7 +142,7 @@ def fastest(rates: pd.DataFrame, arm: str):
     return None if own.empty else next(own.nlargest(1, "over").itertuples())
 
 
-def multiples(parts: pd.DataFrame, study: dict, rates: pd.DataFrame) -> pd.DataFrame:
+def multiples(timed: pd.DataFrame, study: dict, rates: pd.DataFrame) -> pd.DataFrame:
     """C's hours over A's to hold C's last accuracy, as published and projected: one row a seed and way.
 
     `seed`, `way`, `grpo_hours` and `sft_hours` (A as published), `multiple`; `sft_own_hours` and `own_multiple` with
@@ -154,7 +151,7 @@ def multiples(parts: pd.DataFrame, study: dict, rates: pd.DataFrame) -> pd.DataF
     sft = fastest(rates, "sft")
     found = []
     for row in (row for row in study["reach_and_hold"]["rows"] if row.get("multiple")):
-        table = bill(parts, study, row["seed"])
+        table = bill(timed, study, row["seed"])
         if table.empty:
             continue
         total = table.set_index("part").loc["sum"]

@@ -51,10 +51,12 @@ def moved(first, final, form: str = ".2f") -> str:
 
 
 def times(multiple) -> str:
-    """A multiple of A's hours; the ends of `reach.multiples` in words."""
+    """A multiple, with two digits at least; the ends of `reach.multiples` in words."""
     if pd.isna(multiple):
         return "-"
-    return f"{multiple:.2g}x" if isfinite(multiple) else "no bound" if multiple > 0 else "A never"
+    if isfinite(multiple):
+        return f"{multiple:,.0f}x" if multiple >= 9.95 else f"{multiple:#.2g}x"
+    return "no bound" if multiple > 0 else "A never"
 
 
 def entered(value, step=None) -> str:

@@ -1,9 +1,9 @@
 """Seconds of a GRPO step from a model's shape and the lengths: terms of work by formula, their rates fitted on a bench.
 
 A step is a sum of terms. What is work follows from the shape and the settings; what a unit costs, `RATES`, is fitted
-on the measured cells of some cases (`lib.report.steplaw.FITTED`, fixed before they were measured) and scored on the
-others. Arithmetic and reading run at a GPU's datasheet rates, so that another GPU's step can be computed: marked so,
-not measured.
+part by part on timed steps of some cases (FITTED, fixed before any but the published one was measured), and scored on
+whole steps and on the other cases. Arithmetic and reading run at a GPU's datasheet rates, so that another GPU's step
+can be computed: marked so, not measured.
 """
 
 from numbers import Number
@@ -16,8 +16,9 @@ from lib import sizing
 from lib.bench.cases import CASES
 from lib.report import benches
 from lib.report.ledger import PEAK_FLOPS
-from lib.report.steplaw import FITTED
 
+LONGEST = 1.45  # the longest completion over the mean, as in the bench
+FITTED = (benches.PUBLISHED, "ratio-8-1", "ratio-1-2")  # the other cases are held out
 # Dense bf16 FLOP/s and bytes a second of memory, from the vendors' datasheets.
 GPUS = {
     "H200": (PEAK_FLOPS["NVIDIA H200"], 4.8e12),
@@ -31,19 +32,27 @@ RATES = {
     "casts": "seconds a second of memory traffic by the datasheet, of casting an adapter's inputs (stock alone)",
     "layer": "seconds of a layer's forward pass in one micro-batch, however small",
     "decode": "seconds of a layer in one step of decoding, beside reading its weights",
-    "stock": "seconds of a step that stock spends beside its passes and the sync",
+    "requests": "seconds of a step of decoding more where each rollout is a request of its own, made to text (stock)",
+    "sync": "seconds of one weight sent to the engine by a call of its own (stock)",
+    "stock": "seconds of a step that stock spends beside all these more than lean",
     "fixed": "seconds of a step beside all these",
-    "sync": "seconds of one weight sent to the engine by a call of its own (stock); from timed phases, not fitted",
 }
-FITTED_RATES = [rate for rate in RATES if rate != "sync"]
+# Part of a step -> the rates that it is made of. Each is timed, and fitted, for itself.
+PARTS = {
+    "training": ("arithmetic", "casts", "layer"),
+    "generation": ("decode", "requests"),
+    "sync": ("sync",),
+    "fixed": ("stock", "fixed"),
+}
 
 
 def positions(prompts: int, group: int, prompt: float, completion: float, dead: float, lean: bool) -> float:
-    """Positions in a pass with gradient: stock takes each rollout with its prompt, padding to the longest apart;
-    lean takes a live group's prompt once. dead: share of groups without variance."""
+    """Positions in a pass with gradient. Stock takes each rollout with its prompt, padded to the longest completion (to
+    the longest prompt, too: left out here); lean takes a live group's prompt once. dead: share of groups without
+    variance."""
     if lean:
         return prompts * (1 - dead) * (prompt + group * completion)
-    return prompts * group * (prompt + completion)
+    return prompts * group * (prompt + LONGEST * completion)
 
 
 def terms(
@@ -75,6 +84,7 @@ def terms(
         "casts": 0.0 if lean or full else (nograd + passes * grad) * s.layers * inputs * 12 / bytes_a_second,
         "layer": launched * s.layers,
         "decode": decode * s.layers,
+        "requests": 0.0 if lean else decode,
         "stock": 0.0 if lean else 1.0,
         "fixed": 1.0,
         "sync": 0.0 if lean else each * s.layers + 2,
@@ -83,67 +93,78 @@ def terms(
 
 
 def seconds(work: dict[str, float], rates: dict[str, float]) -> dict[str, float]:
-    """Seconds by part: `training` (arithmetic, casts, layers), `generation` (decoding, reading), `sync`, `fixed`
-    (stock's own included), and all of them, `step`."""
-    parts = {
-        "training": sum(work[term] * rates[term] for term in ("arithmetic", "casts", "layer")),
-        "generation": work["decode"] * rates["decode"] + work["read"],
-        "sync": work["sync"] * rates["sync"],
-        "fixed": work["fixed"] * rates["fixed"] + work["stock"] * rates["stock"],
-    }
+    """Seconds by part of PARTS, reading in `generation`, and all of them, `step`."""
+    parts = {part: sum(work[term] * rates[term] for term in own) for part, own in PARTS.items()}
+    parts["generation"] = parts["generation"] + work["read"]
     return parts | {"step": sum(parts.values())}
 
 
 def cells(rows: pd.DataFrame, sessions: list[dict], models: dict[str, sizing.Shape]) -> pd.DataFrame:
-    """Measured cells of the bench with their work: `case`, `dead_share`, `variant`, `seconds` (median of whole steps),
-    `held` (not of FITTED), and a column a term of `terms`. Cases of no known shape are left out."""
+    """Measured cells of the bench with their work: one row a cell with timers inside, then one a cell of whole steps.
+
+    `case`, `dead_share`, `variant`, `session`, `n`, `answer` (its mean tokens), `timed` (whether with timers), `fit`
+    (timed, and of FITTED), `seconds` (mean with timers, else median), with timers a column `<part>_s` a part of PARTS,
+    and a column a term of `terms`. Cases of no known shape and compiled layers are left out.
+    """
     settings = {(n["session"], v): told for n in sessions for v, told in n["variants"].items()}
-    shapes = {"smollm2": models["SmolLM2-135M"]}
+    timed = benches.phases(rows).set_index(benches.CELL)
     found = []
-    for (case, dead, variant), own in benches.newest(rows, "wall").groupby(benches.CELL):
-        known = CASES.get(case)
-        told = settings.get((own["session"].iloc[0], variant))
-        if known is None or told is None or variant == "lean-compiled":
-            continue
-        s = benches.shape_of(case) if known["shape"] else shapes.get(case)
-        if s is None or case == "tiny":
-            continue
-        lean, size = told["trainer"] != "GRPOTrainer", known["prompts"] * known["group"]
-        median = own[["wall_s", "completion_tokens", "positions_grad", "positions_nograd"]].median()
-        grad, nograd = (0.0 if pd.isna(median[k]) else median[k] for k in ("positions_grad", "positions_nograd"))
-        cap, scored = known["completion_tokens"], median["completion_tokens"] * (1 - dead if lean else 1)
-        context = (sum(known["prompt_tokens"]) + cap) / 2
-        micro_batches = 1 if lean else size / told["per_device_train_batch_size"]
-        checkpointing = told["gradient_checkpointing"] and not lean
-        work = terms(s, grad, nograd, scored, context, micro_batches, cap, size, checkpointing=checkpointing, lean=lean)
-        held = case not in FITTED
-        found.append(dict(case=case, dead_share=dead, variant=variant, seconds=median["wall_s"], held=held) | work)
+    for part in ("phases", "wall"):
+        for (case, dead, variant), own in benches.newest(rows, part).groupby(benches.CELL):
+            session = own["session"].iloc[0]
+            known, told = CASES.get(case), settings.get((session, variant))
+            s = models["SmolLM2-135M"] if case == "smollm2" else benches.shape_of(case) if known else None
+            if s is None or case == "tiny" or told is None or variant == "lean-compiled":
+                continue
+            row = dict(case=case, dead_share=dead, variant=variant, session=session, n=len(own), timed=part == "phases")
+            row |= {
+                "fit": row["timed"] and case in FITTED,
+                "answer": own["completion_tokens"].mean() / benches.rollouts(case),
+            }
+            if row["timed"]:
+                at = timed.loc[(case, dead, variant)]
+                row |= {"seconds": at["step"], "training_s": at["passes"], "generation_s": at["generation"]}
+                # Lean sends all weights in one call: that is part of what is fixed.
+                row["sync_s"] = at["weight sync to the engine"] if told["trainer"] == "GRPOTrainer" else 0.0
+                row["fixed_s"] = at["step"] - sum(row[f"{name}_s"] for name in PARTS if name != "fixed")
+            else:
+                row["seconds"] = own["wall_s"].median()
+            found.append(row | work_of(s, known, own, dead, told))
     return pd.DataFrame(found)
 
 
-def sync_rate(rows: pd.DataFrame) -> float:
-    """RATES's `sync` from the bench's timed phases of stock at the published case; 0 where none were timed, and the
-    sync is then part of `stock`."""
-    parts = benches.part_seconds(rows)
-    own = parts[(parts["case"] == benches.PUBLISHED) & (parts["variant"] == "stock")]
-    seconds = own.loc[own["part"] == "weight sync to the engine", "seconds"].mean()
-    return 0.0 if pd.isna(seconds) else float(seconds) / (11 * benches.shape_of(benches.PUBLISHED).layers + 2)
+def work_of(s: sizing.Shape, case: dict, own: pd.DataFrame, dead: float, told: dict) -> dict[str, float]:
+    """`terms` of a measured cell: of its rows' means, its case and its variant's settings."""
+    lean, size = told["trainer"] != "GRPOTrainer", case["prompts"] * case["group"]
+    mean = own[["completion_tokens", "tokens", "positions_grad", "positions_nograd"]].mean().fillna(0.0)
+    context = mean["tokens"] / size or (sum(case["prompt_tokens"]) + case["completion_tokens"]) / 2  # or as asked for
+    return terms(
+        s, mean["positions_grad"], mean["positions_nograd"], mean["completion_tokens"] * (1 - dead if lean else 1),
+        context, 1 if lean else size / told["per_device_train_batch_size"], case["completion_tokens"], size,
+        checkpointing=told["gradient_checkpointing"] and not lean, lean=lean,
+    )  # fmt: skip
 
 
-def fit(own: pd.DataFrame, sync: float = 0.0) -> dict[str, float] | None:
-    """RATES by least squares of relative errors, none below 0, on the cells that are not held out. sync: its rate.
+def fit(own: pd.DataFrame) -> dict[str, float] | None:
+    """RATES by least squares of relative errors, none below 0, part by part on the cells of `cells` that are to be fit.
 
-    None where fewer than two cases of FITTED were measured: with one, decoding cannot be told from what is fixed.
+    None where these do not tell all rates apart: that takes both trainers at two shapes.
     """
-    own = own[~own["held"]] if len(own) else own
+    own = own[own["fit"]] if len(own) else own
     if own.empty or own["case"].nunique() < 2:
         return None
-    known_s = own["read"] + own["sync"] * sync
-    work = own[FITTED_RATES].to_numpy(float) / own[["seconds"]].to_numpy(float)
-    scale = np.abs(work).max(axis=0)
-    scale[scale == 0] = 1.0
-    best, _ = nnls(work / scale, 1 - (known_s / own["seconds"]).to_numpy(float))
-    return dict(zip(FITTED_RATES, map(float, best / scale), strict=True)) | {"sync": sync}
+    rates = {}
+    for part, names in PARTS.items():
+        here = own[(own[list(names)] > 0).any(axis=1)]
+        measured = here[f"{part}_s"].to_numpy(float)
+        work = here[list(names)].to_numpy(float) / measured[:, None]
+        scale = work.max(axis=0, initial=0)
+        if not scale.all() or np.linalg.matrix_rank(work / scale, tol=1e-3) < len(names):
+            return None
+        known = here["read"].to_numpy(float) if part == "generation" else 0.0
+        best, _ = nnls(work / scale, 1 - known / measured)
+        rates |= dict(zip(names, map(float, best / scale), strict=True))
+    return {rate: rates[rate] for rate in RATES}
 
 
 def scored(own: pd.DataFrame, rates: dict[str, float]) -> pd.DataFrame:
@@ -159,7 +180,7 @@ def step(
     """Seconds of a step by part (`seconds`) from mean lengths in tokens. rows: rollouts in a micro-batch of stock.
 
     lean: all savings on, nothing recomputed; else TRL's trainer, with a pass without gradient and with checkpointing.
-    The longest completion is 1.45 times the mean, as in the bench. A micro-batch of more rollouts than a step has is
+    The longest completion is LONGEST times the mean. A micro-batch of more rollouts than a step has is
     the whole step. Raises ValueError for a GPU that is not in GPUS or numbers out of range.
     """
     if gpu not in GPUS:
@@ -173,7 +194,7 @@ def step(
     scored_tokens = prompts * group * completion * (1 - dead if lean else 1)
     micro_batches = 1 if lean else np.maximum(1.0, prompts * group / rows)
     work = terms(
-        s, grad, nograd, scored_tokens, prompt + completion, micro_batches, 1.45 * completion, prompts * group,
+        s, grad, nograd, scored_tokens, prompt + completion, micro_batches, LONGEST * completion, prompts * group,
         checkpointing=not lean, lean=lean, full=full, gpu=gpu,
     )  # fmt: skip
     return seconds(work, rates)
@@ -204,13 +225,24 @@ def crossing(s: sizing.Shape, rates: dict[str, float], prompt: float, **job) -> 
 
 
 def told(own: pd.DataFrame | None) -> str:
-    """How well held-out cells were predicted, as a phrase; own: of `scored`, or None where nothing could be fitted."""
+    """How far the model is off where it was fitted, on whole steps, and on cases that were held out, as a phrase; own:
+    of `scored`, or None where nothing could be fitted."""
     if own is None:
-        return "not fitted: fewer than two of the cases that were to be fitted are measured"
-    held = own[own["held"]]
-    if held.empty:
-        return "fitted, and not scored: no case that was held out is measured"
-    off = held["error"].abs()
-    worst = held.loc[off.idxmax()]
-    where = f"{worst['case']}, {worst['variant']}, {worst['dead_share']:.0%} of the groups dead"
-    return f"median error {off.median():.1%} over {len(held)} held-out cells, worst {worst['error']:+.1%} ({where})"
+        return "not fitted: that takes timed phases of both trainers at two shapes"
+    held, fitted = ~own["case"].isin(FITTED), own[own["fit"]]
+    low, high = fitted["answer"].min(), fitted["answer"].max()
+    groups = {
+        f"timed steps that it was fitted on, with answers of {low:.0f} to {high:.0f} tokens": fitted,
+        "whole steps of the same shapes": own[~own["timed"] & ~held],
+        "shapes held out": own[held],
+    }
+    found = []
+    for name, rows in groups.items():
+        if rows.empty:
+            found.append(f"{name}: not measured")
+            continue
+        worst = rows.loc[rows["error"].abs().idxmax()]
+        where = f"{worst['case']}, {worst['variant']}, {worst['dead_share']:.0%} of the groups dead"
+        off = f"off by {rows['error'].abs().median():.1%} in the median of {len(rows)}"
+        found.append(f"{name}: {off}, by {worst['error']:+.1%} at worst ({where})")
+    return "; ".join(found)
