@@ -110,3 +110,10 @@ def test_every_token_of_the_published_shape_can_be_decoded(tmp_path, monkeypatch
 def test_a_case_without_its_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="--model: case smollm2 needs the folder of its model"):
         bench_cases.make_model("smollm2", None, tmp_path)
+
+
+def test_documents_do_not_take_the_place_of_a_case_s_prompts(capsys):
+    """A case that varies the prompt would otherwise measure another ratio than its name says."""
+    with pytest.raises(SystemExit):
+        bench_grpo.main(["--case", "ratio-1-2", "--data", __file__])
+    assert "--data: case ratio-1-2 has prompts of a length of its own" in capsys.readouterr().err

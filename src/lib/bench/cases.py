@@ -73,6 +73,8 @@ def parsed(parser: argparse.ArgumentParser, argv=None) -> argparse.Namespace:
             parser.error(f"--{name}: {path} is not there")
     if CASES[arguments.case]["shape"] is None and arguments.model is None:
         parser.error(f"--model: case {arguments.case} needs the folder of its model")
+    if arguments.case.startswith("ratio-") and arguments.data:
+        parser.error(f"--data: case {arguments.case} has prompts of a length of its own; leave --data out")
     return arguments
 
 
