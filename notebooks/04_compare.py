@@ -62,7 +62,21 @@ import yaml
 
 from lib import records
 from lib.paths import BOOK, RESULTS, ROOT
-from lib.report import budgets, compare, cost, layouts, outcomes, phrases, plots, precision, reach, show, study
+from lib.report import (
+    budgets,
+    causes,
+    compare,
+    cost,
+    layouts,
+    outcomes,
+    phrases,
+    plots,
+    precision,
+    reach,
+    show,
+    study,
+    variants,
+)
 from lib.report.compare import LETTERS, NAMES
 from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, each_seed
 from lib.report.show import accuracy, number, per_seed, percent, spent
@@ -74,6 +88,8 @@ both = study.with_both(profile, runs)
 of_dpo, grpo = ({seed: run for (name, seed), run in runs.items() if name == arm} for arm in ("dpo", "grpo"))
 trained = [*starts.values(), *runs.values()]
 there = [setup, *trained]
+apart = study.variants(profile, there)
+beside = {(variants.called(run.arm, run.variant), run.seed): run for run in apart if run.arm in NAMES}
 n = int(setup.checkpoints["n"].iloc[-1])
 exact_base = float((setup.checkpoints["exact"] / setup.checkpoints["n"]).iloc[-1])
 curves = {key: compare.curve(run, starts[run.seed]) for key, run in runs.items()}
@@ -160,7 +176,7 @@ change = {arm: outcomes.of_rows(rows, alpha) for arm, rows in final.groupby("arm
 change
 
 # %% tags=["hide-input"]
-show.table("final", show.beside(final, published["final"]), layouts.FINAL)
+show.table("final", show.beside(final, published["final"], "arm"), layouts.FINAL)
 by_point = [compare.standard_error(p.exact, p.n) for curve in curves.values() for p in curve.points.itertuples()]
 for arm, rows in final.groupby("arm"):
     show.notes({f"last_{arm}": (rows, phrases.last), f"best_{arm}": (rows, phrases.best)})
@@ -190,7 +206,7 @@ headline = outcomes.verdict(decisive, NAMES["sft"], NAMES["grpo"], alpha, wanted
 print(headline)
 
 # %% tags=["hide-input"]
-show.table("equal_spend", show.beside(equal_spend, published["equal_spend"]), layouts.equal_spend(of_dpo))
+show.table("equal_spend", show.beside(equal_spend, published["equal_spend"], "of"), layouts.equal_spend(of_dpo))
 show.notes({"headline": headline, "equal_spend": (decisive, phrases.equal_spend)})
 
 # %% [markdown]
@@ -217,8 +233,7 @@ every_budget = precision.add_smallest(every_budget, n, alpha)
 by_pair = budgets.summary(every_budget, alpha)
 
 # %% tags=["hide-input"]
-show.table("budgets_summary", by_pair, layouts.BUDGETS_SUMMARY)
-show.table("budgets", every_budget, layouts.BUDGETS)
+show.table("budgets", by_pair, layouts.BUDGETS, csv=every_budget)
 titles = {pair: f"{LETTERS[pair[0]]} minus {LETTERS[pair[1]]}" for pair in budgets.PAIRS}
 told = {pair: by_pair[(by_pair["left"] == pair[0]) & (by_pair["right"] == pair[1])] for pair in budgets.PAIRS}
 show.notes({"differences": (told["sft", "grpo"], phrases.difference), "detectable": phrases.detectable(every_budget)})
@@ -267,7 +282,7 @@ for arm in NAMES:
 of_c, of_a = reached[reached["of"] == "C's last"], reached[reached["of"] == "A's last"]
 
 # %% tags=["hide-input"]
-show.table("reach_hold", show.beside(reached, published["reach_and_hold"]), layouts.reach_hold(of_dpo))
+show.table("reach_hold", show.beside(reached, published["reach_and_hold"], "of"), layouts.reach_hold(of_dpo))
 show.notes({"reach_c": (of_c, phrases.reached), "reach_a": (of_a, phrases.reached)})
 
 # %% [markdown]
@@ -348,6 +363,11 @@ from lib.report import alarms, diagnose, errors, ledger, preference, variant_lay
 from lib.report.diagnose import joined
 
 dpo = pd.DataFrame([{"seed": seed} | diagnose.dpo_ends(run.steps) for seed, run in of_dpo.items()])
+dpo_variants = [
+    {"seed": seed, "variant": name} | diagnose.dpo_ends(run.steps)
+    for (name, seed), run in beside.items()
+    if run.arm == "dpo"
+]
 displaced = {row.seed: None if pd.isna(row.displaced) else bool(row.displaced) for row in dpo.itertuples()}
 dpo_verdict = across_seeds(
     {seed: diagnose.dpo_sentence(displaced.get(seed), change["dpo"].get(seed)) for seed in wanted},
@@ -356,7 +376,8 @@ dpo_verdict = across_seeds(
 print(dpo_verdict)
 
 # %% tags=["hide-input"]
-show.table("dpo", show.beside(dpo, published["dpo"]), layouts.DPO)
+rows = pd.concat([dpo.assign(variant=None), pd.DataFrame(dpo_variants)])
+show.table("dpo", show.beside(rows, published["dpo"]), layouts.DPO)
 show.notes(
     {
         "dpo_verdict": dpo_verdict,
@@ -727,24 +748,24 @@ show.note("divergence", each_seed(divergence, lambda rows: preference.alarm_phra
 # An arm's notebook run again with a few settings changed, or from another start. What differs is read off the two
 # records. Each is compared at its own end: with the end of its arm's run of that seed, and with the checkpoint that it
 # began from; exact tests, Holm over all of them. The bill is that of the rule above; a start that it counts is the run
-# that the variant itself began from.
+# that the variant itself began from. Two that belong together, such as C and A from the weak start, are compared at the
+# most that both have spent.
 
 # %%
-from lib.report import variants
-
-own = study.variants(profile, there)
-beside = {(variants.called(run.arm, run.variant), run.seed): run for run in own if run.arm in NAMES}
 beside |= {
     (variants.called(run.arm, "rerun"), run.seed): other for run in runs.values() for other in records.reruns(run)[:1]
 }
-known = {run.name: run for run in [*there, *own]}
+known = {run.name: run for run in [*there, *apart]}
 begun = {key: variants.begun_from(run, known) for key, run in beside.items()}
 ends = under(rule, {key: compare.curve(run, begun[key]) for key, run in beside.items()}, beside, begun)
 varied = variants.table(ends=ends, beside=beside, begun=begun, runs=runs, curves=curves)
+varied = variants.add_interval(varied, precision.draws(curves | ends, resamples, resample_seed), n, 1 - alpha)
+pairs_of_variants = variants.between(ends, wanted)
 
 # %% tags=["hide-input"]
 show.notes({"not_run": phrases.not_run({name for name, _ in beside}), "variants": phrases.variants(varied, alpha)})
 show.table("variants", varied, variant_layouts.VARIANTS)
+show.table("between", pairs_of_variants, variant_layouts.BETWEEN)
 
 # %% [markdown]
 # The comparison of the arms again, with lean runs in their places: what a cheaper trainer does to who leads, and to
@@ -881,14 +902,18 @@ show.table("quantities", pd.DataFrame(rows), layouts.quantities(wanted))
 #
 # The statements in `published.yaml` are the study's findings, taken as predictions for ours, and were fixed before any
 # run here was recorded. A statement that one arm or checkpoint is better than another is scored by the exact test after
-# Holm: held, wrong (the other way round), or not shown. The others are counted.
+# Holm: held, wrong (the other way round), or not shown. The others are counted. Where one came out otherwise than in
+# the study, `lib.report.causes` says what most likely made the difference, if its numbers bear it out.
 
 # %% tags=["hide-input"]
+of_sft = [run for (arm, _), run in runs.items() if arm == "sft"]
+likely = causes.likely(list(of_dpo.values()), of_sft, published, RESULTS)
 for article, statements in published["findings"].items():
     if article == "source":
         continue
     found = pd.DataFrame([{"key": k, **f, "here": outcomes.outcome(verdicts[k])} for k, f in statements.items()])
-    show.table(f"findings_{article}", found, layouts.FINDINGS)
+    found = causes.add(found, verdicts, likely)
+    show.table(f"findings_{article}", found, layouts.CAUSES if article == "cost_curves" else layouts.FINDINGS)
     here = found["here"].where(found["here"].isin(outcomes.OUTCOMES), "not alike in all seeds")
     show.note(f"findings_{article}", phrases.tally(here))
 

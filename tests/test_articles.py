@@ -162,7 +162,7 @@ def test_a_changed_number_moves_what_depends_on_it_and_nothing_else():
     of_both = {"table_quantities", "table_claims", "table_predictions"}
     of_both |= {"predictions_tally"}  # made for another profile, so none is scored
     of_dpo |= {"figure_cost_curves", "places_share", "table_rules", "table_variation", "detectable"}
-    of_dpo |= {"figure_differences", "table_budgets", "table_budgets_summary"}
+    of_dpo |= {"figure_differences", "table_budgets"}
     of_dpo |= {"table_dpo_fields", "dpo_worse", "dpo_fields_worse", "table_dpo_pairs", "figure_dpo_pairs"}
     of_dpo |= {"figure_mistakes", "ceiling", "table_ceiling", "table_ceiling_examples"}
     assert moved == of_generation | of_dpo | of_both
@@ -335,14 +335,19 @@ def test_the_projects_predictions_ask_of_runs_without_a_precursor_too():
 
 def test_variants_stand_beside_their_arm_and_what_did_not_run_is_said():
     base, varied = study("base"), study("varied")
-    assert base["variants"] == "none is recorded" and "No variant" in base["table_variants"]
+    assert base["variants"] == "none" and "No variant" in base["table_variants"]
     assert varied["variants"] == (
-        "from base, seed 0: below GRPO, for 20% of its hours and 200% of its lean run's; "
-        "lean, seed 0: no difference shown to GRPO, for 10% of its hours"
+        "Below its arm's end: C from the base model. "
+        "No difference to its arm's end is shown: C with the same updates, made cheaper"
     )
-    rows = {row[0]: row for row in cells(varied["table_variants"])}
-    assert rows["lean"][2:4] == ["lean True", "0.6000 to 0.8000"] and rows["lean"][6] == "0.8000"
-    assert rows["from base"][2:4] == ["from the base model, lean True", "0.2000 to 0.3000"]
+    rows = {row[0]: row[1:] for row in cells(varied["table_variants"])}
+    lean, base_model = rows["C with the same updates, made cheaper, seed 0"], rows["C from the base model, seed 0"]
+    assert lean[0] == "0.6000 to 0.8000" and lean[4:6] == ["10%", "-"]
+    assert re.fullmatch(
+        r"\+0\.0 \(-\d\.\d to \+\d\.\d\), p 1", lean[2]
+    )  # the end of its arm, with an interval around it
+    assert base_model[0] == "0.2000 to 0.3000" and base_model[4:6] == ["20%", "200%"]
+    assert base_model[1].startswith("+10.0, p ") and base_model[2].startswith("-50.0 (")
     assert "C from the base model" in base["not_run"] and "C from the base model" not in varied["not_run"]
     assert "C from A's last checkpoint" in varied["not_run"]
     values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}
@@ -357,7 +362,7 @@ def test_lean_runs_in_the_arms_places():
     assert base["multiple_by_trainer"] == "none" and "No lean run" in base["table_by_trainer"]
     assert varied["multiple_by_trainer"] == "as run 7.5x (seed 0); C lean 0.75x (seed 0)"
     rows = {row[0]: row[1:] for row in cells(varied["table_by_trainer"])}
-    assert list(rows) == ["as run", "C lean", "every arm lean"] and "not measured" in rows["every arm lean"]
+    assert list(rows) == ["as run", "C lean"]  # no other arm has a lean run
 
 
 def test_a_text_from_elsewhere_and_a_regular_expression():
@@ -365,14 +370,15 @@ def test_a_text_from_elsewhere_and_a_regular_expression():
     assert base["outside"] == base["baseline"] == "not measured" and "No text from elsewhere" in base["table_outside"]
     assert (varied["baseline"], varied["birth_place_nulls"]) == ("184 of 200", "4 of 200")
     places = {row[0]: row[1:] for row in cells(varied["table_birth_places"])}
-    assert places["a regular expression"] == ["184 of 200", "10", "6", "0"] and "sft, seed 1" in places
-    rows = {row[0].replace("\u00a0", " "): row[1:] for row in cells(varied["table_outside"])}
-    assert rows["sft, seed 0"][:2] == ["174 of 200", "0"] and rows["lean, seed 0"][0] == "160 of 200"
-    assert rows["sft, seed 0"][5] == "133 of 133; 0 of 67"  # dates of death; a third of the made-up people is alive
-    assert (
-        "base: 40 of 200; start, seed 0: 120 of 200" in varied["outside"]
-        and "wikipedia.jsonl" in varied["table_outside"]
+    assert places["a regular expression"] == ["184 of 200", "10", "6", "0"] and "A continued SFT, seed 1" in places
+    rows = {row[0]: [cell.replace("\u00a0", " ") for cell in row[1:]] for row in cells(varied["table_outside"])}
+    sft, lean = rows["A continued SFT, seed 0"], rows["C with the same updates, made cheaper, seed 0"]
+    assert sft[:2] == ["174 of 200", "0"] and lean[0] == "160 of 200"
+    assert sft[5] == "133 of 133; 0 of 67"  # dates of death; a third of the made-up people is alive
+    assert varied["outside"].startswith(
+        "base model 40 of 200; shared start 120 of 200 (seed 0), 120 of 200 (seed 1); A "
     )
+    assert "cheaper" not in varied["outside"] and "wikipedia.jsonl" in varied["table_outside"]
     pairs = {row[0] for row in cells(varied["table_outside_tests"])}
     assert len(pairs) == 8 and "GRPO and continued SFT, seed 1" in pairs
     values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}

@@ -61,6 +61,13 @@ def test_beside_keeps_ours_first_and_drops_what_the_study_never_gives():
     assert list(table.columns) == ["seed", "p", "source"]
 
 
+def test_beside_puts_rows_of_one_kind_together_ours_first():
+    ours = pd.DataFrame({"of": ["C", "A"], "seed": [0, 0]})
+    theirs = {"rows": [{"of": "A", "seed": 1}, {"of": "C", "seed": 2}]}
+    table = show.beside(ours, theirs, "of")
+    assert table["of"].tolist() == ["C", "C", "A", "A"] and table["seed"].tolist() == [0, 2, 0, 1]
+
+
 def test_notes_turn_rows_into_one_text_a_seed(monkeypatch):
     glued = {}
     monkeypatch.setattr(show, "glue", lambda key, value, display=True: glued.update({key: value}))

@@ -9,6 +9,7 @@ import sys
 import pandas as pd
 import pytest
 from fake_records import ARMS, write
+from test_compare import make_curve
 
 from lib import data, records, rewards, runs, variants
 from lib.build import params
@@ -157,6 +158,37 @@ def test_a_variant_is_compared_with_its_arm_and_with_what_it_began_from(used):
     holm = sorted(table[["start_p_holm", "arm_p_holm"]].to_numpy().ravel())
     assert holm[0] == pytest.approx(min(1, 4 * p[0])) and holm[-1] == pytest.approx(max(p[-1], holm[-2]))
     assert (lean["zero_first"], lean["zero_last"]) == (8 / 16, 15 / 16)  # of fake_records' steps
+
+
+def test_variants_that_belong_together_are_compared_at_the_most_that_both_have_spent():
+    left = make_curve("grpo", [0, 2, 4], ["0000", "1000", "1111"])
+    right = make_curve("sft", [0, 1, 3], ["0000", "1110", "0110"])
+    table = beside.between({("weak_start", 0): left, ("sft_weak", 0): right, ("unlabelled", 0): left}, [0, 1])
+    assert table[["left", "right", "seed", "budget_hours"]].to_numpy().tolist() == [["weak_start", "sft_weak", 0, 3]]
+    assert table[["left_accuracy", "right_accuracy", "left_better", "right_better"]].loc[0].tolist() == [
+        0.25,
+        0.5,
+        1,
+        2,
+    ]
+    assert beside.between({("unlabelled", 0): left}, [0]).empty
+
+
+def test_arms_with_lean_runs_take_their_places():
+    """C holds its last half at 4 h, A at 1 h; lean C at 2 h, lean A at 0.5 h: multiples of 4, 2 and 4."""
+    curves = {
+        ("grpo", 0): make_curve("grpo", [0, 2, 4], ["0000", "0100", "0110"]),
+        ("sft", 0): make_curve("sft", [0, 1, 3], ["0000", "1100", "1111"]),
+    }
+    ends = {
+        ("lean", 0): make_curve("grpo", [0, 1, 2], ["0000", "0100", "0110"]),
+        ("sft_lean", 0): make_curve("sft", [0, 0.5, 1], ["0000", "1100", "1111"]),
+    }
+    table = beside.by_trainer(curves, ends, [0, 1], 0.05)
+    assert table[["rule", "seed", "multiple"]].to_numpy().tolist() == [
+        ["as run", 0, 4], ["C lean", 0, 2], ["A and C lean", 0, 4]
+    ]  # fmt: skip
+    assert beside.by_trainer(curves, {}, [0], 0.05).empty
 
 
 def test_predictions_get_their_quantities_from_variants(used):

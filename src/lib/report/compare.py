@@ -211,14 +211,16 @@ def final_table(curves: dict[tuple[str, int], Curve], start_hours: dict[int, flo
 def equal_spend_table(curves: dict[tuple[str, int], Curve], seeds: list[int]) -> pd.DataFrame:
     """Continued SFT (left) against GRPO (right) at the ends of all runs of a seed but the longest, Holm over all rows.
 
-    Columns of `at_budgets`, `seed`, and `dpo_accuracy`, `dpo_step` (missing where DPO was not run or has ended).
+    Columns of `at_budgets`, `seed`, `of` (the arm that had spent all of its bill at this budget), and `dpo_accuracy`,
+    `dpo_step` (missing where DPO was not run or has ended).
     """
     tables = []
     for seed in seeds:
         own = {arm: curves[arm, seed] for arm in NAMES if (arm, seed) in curves}
-        ends = sorted(curve.end_hours for curve in own.values())[:-1]
+        arms = sorted(own, key=lambda arm: own[arm].end_hours)[:-1]
+        ends = [own[arm].end_hours for arm in arms]
         table = at_budgets(own["sft"], own["grpo"], ends).assign(
-            seed=seed, dpo_accuracy=float("nan"), dpo_step=float("nan")
+            seed=seed, of=arms, dpo_accuracy=float("nan"), dpo_step=float("nan")
         )
         if "dpo" in own:
             beside = at_budgets(own["sft"], own["dpo"], ends)

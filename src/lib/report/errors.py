@@ -11,15 +11,15 @@ from lib.report.diagnose import MISTAKES
 def birth_places(setup, scored: dict) -> pd.DataFrame | None:
     """Held-out places of birth by verdict: of the regular expression that the setup judged, then of each record.
 
-    scored: records by (arm, seed). Columns: `by`, `n`, `right`, `wrong`, `missing`, `spurious`. None where the setup is
-    from before the expression was judged.
+    scored: records by (arm, seed). Columns: `name`, `seed`, `n`, and counts by verdict. None where the setup is from
+    before the expression was judged.
     """
     if "baseline" not in setup.info["facts"]:
         return None
-    rows = [{"by": "a regular expression"} | setup.info["facts"]["baseline"]]
+    rows = [{"name": "a regular expression", "seed": ""} | setup.info["facts"]["baseline"]]
     for (arm, seed), run in scored.items():
         last = run.checkpoints.sort_values("step").iloc[-1]
-        row = {"by": f"{arm}, seed {seed}", "n": int(last["n"])}
+        row = {"name": arm, "seed": seed, "n": int(last["n"])}
         rows.append(row | {verdict: int(last[f"birth_place_{verdict}"]) for verdict in VERDICTS})
     return pd.DataFrame(rows)
 

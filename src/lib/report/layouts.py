@@ -12,12 +12,13 @@ from lib.report.diagnose import MISTAKES, NULLABLE
 from lib.report.errors import written
 from lib.report.outcomes import HELD, NOT_MEASURED, WRONG
 from lib.report.show import accuracy, entered, moved, number, p_value, percent, priced, spent, timed, times, versus
+from lib.report.variants import words
 
 NO_BREAK = "\u00a0"  # a space at which narrow columns do not break a line
 NO_BREAK_HYPHEN = "\u2011"
 MAY_BREAK = "\u200b"  # no space, and a line may end there: inside a long name
 RUN = {"run": lambda row: f"{row.source}, seed {row.seed}"}
-ARM = {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}"}
+ARM = {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}".replace(" ", NO_BREAK)}
 SEED = {"seed": lambda row: str(row.seed)}
 FIELD = {"field": lambda row: row.field.replace("_", " ")}
 NAMED = {"run": lambda row: row.run}
@@ -79,11 +80,10 @@ FINAL = (
     ARM
     | RUN
     | columns({"start": "start", "last": "last", "best": "best"}, accuracy)
-    | hours({"best at": "best_hours"})
     | {"spent ({unit})": lambda row: spent(row.hours, row.source)}
     | {"from scratch": lambda row: "-" if pd.isna(row.from_scratch_hours) else spent(row.from_scratch_hours)}
     | better("last / start better")
-    | {title: TESTED[title] for title in ("p", "p (Holm)")}  # mid-p is in the download
+    | {"p (Holm)": TESTED["p (Holm)"]}  # the other p, and what the best one cost, are in the download
 )
 
 
@@ -96,7 +96,7 @@ def equal_spend(dpo_seeds) -> dict:
     own = entering("A", "left") | entering("C GRPO", "right") | entering("B DPO", "dpo")
     dpo = own["B DPO"]
     own["B DPO"] = lambda row: "not run" if row.source == "here" and row.seed not in dpo_seeds else dpo(row)
-    return BUDGET | RUN | own | better("A / C better") | TESTED
+    return BUDGET | {"all of": lambda row: LETTERS[row.of]} | RUN | own | better("A / C better") | TESTED
 
 
 ALL_BUDGETS = (
@@ -121,18 +121,6 @@ def difference(row) -> str:
 SMALLEST = written_as(".1f", {"smallest significant": "smallest", "detectable, 80% power": "detectable"})
 
 BUDGETS = (
-    PAIR
-    | BUDGET
-    | entering("first", "left")
-    | entering("second", "right")
-    | better("first / second better")
-    | {"difference (points)": difference}
-    | {"p (Holm)": TESTED["p (Holm)"]}  # the raw p and mid-p are in the download
-    | SMALLEST
-)
-
-
-BUDGETS_SUMMARY = (
     PAIR
     | columns({"budgets": "compared"}, counts)
     | {"first / second ahead": lambda row: versus(row.left_wins, row.right_wins)}
@@ -233,7 +221,7 @@ def change(name: str, form: str = ".2f"):
     return lambda row: moved(getattr(row, f"{name}_first"), getattr(row, f"{name}_last"), form)
 
 
-DPO = RUN | {
+DPO = {"run": lambda row: RUN["run"](row) + (f": {words(row.variant)}" if isinstance(row.variant, str) else "")} | {
     "chosen, sum": change("chosen_logp"),
     "rejected, sum": change("rejected_logp"),
     "chosen, per token": change("chosen_logp_token", ".3f"),
@@ -425,6 +413,7 @@ NULLS = (
 )
 
 FINDINGS = columns({"statement": "text", "published study": "published", "here": "here"}, str)
+CAUSES = FINDINGS | {"most likely cause": only("cause", str)}
 
 CLAIMS = columns(
     {"sentence": "sentence", "what is tested": "tested", "test": "test", "came out": "outcome", "p (Holm)": "p"}

@@ -20,7 +20,7 @@ def judged(runs: dict, noted: dict | None) -> dict:
 
 
 def fields(runs: dict, noted: dict) -> pd.DataFrame:
-    """One row a record, by (name, seed): `n`, `exact`, `invalid` documents, and of each field
+    """One row a record, by (name, seed), those of one name together: `n`, `exact`, `invalid` documents, of each field
 
     `<field>_right` of `<field>_known` labels that are not null, and `<field>_filled` of `<field>_null` that are null
     (a spurious value, unless the label is wrong).
@@ -37,7 +37,8 @@ def fields(runs: dict, noted: dict) -> pd.DataFrame:
             row[f"{field}_right"] = int(((verdict == "right") & table[field].notna()).sum())
             row[f"{field}_filled"] = int((verdict == "spurious").sum())
         rows.append(row)
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table.sort_values("name", kind="stable", key=lambda own: pd.factorize(own)[0]) if rows else table
 
 
 def tests(runs: dict, seeds: list[int]) -> pd.DataFrame:

@@ -2,7 +2,8 @@
 
 import pandas as pd
 
-from lib.report import alarms, cost, diagnose, layouts, outcomes, variant_layouts
+from lib.report import alarms, cost, diagnose, layouts, outcomes
+from lib.report import variants as beside
 from lib.report.compare import NAMES
 from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, either
 from lib.report.predictions import PLANNED
@@ -164,15 +165,19 @@ def null_alarm_rule() -> str:
 
 
 def variants(found: pd.DataFrame, alpha: float) -> str:
-    """How each variant ended against its arm, and for which part of its arm's bill; of `variants.table`."""
-    says = {HELD: "above", WRONG: "below", NOT_SHOWN: "no difference shown to", NOT_MEASURED: "not compared with"}
-    texts = []
+    """Which variants ended above their arm's run, below it, or with no difference shown; of `variants.table`."""
+    says = {
+        HELD: "above its arm's end",
+        WRONG: "below its arm's end",
+        NOT_SHOWN: "no difference to its arm's end is shown",
+    }
+    says[NOT_MEASURED] = "its arm has no such run"
+    texts = {how: [] for how in says}
     for row in found.itertuples():
+        seed = f" (seed {row.seed})" if found["seed"].nunique() > 1 else ""
         how = outcomes.shown(row.arm_better, row.arm_worse, row.arm_p_holm, alpha)
-        ratio = f", for {row.bill_ratio:.0%} of its hours" if pd.notna(row.bill_ratio) else ""
-        ratio += f" and {row.lean_ratio:.0%} of its lean run's" if pd.notna(row.lean_ratio) else ""
-        texts.append(f"{row.name.replace('_', ' ')}, seed {row.seed}: {says[how]} {NAMES[row.arm]}{ratio}")
-    return "; ".join(texts) or "none is recorded"
+        texts[how].append(beside.words(row.name) + seed)
+    return ". ".join(f"{says[how].capitalize()}: {'; '.join(own)}" for how, own in texts.items() if own) or "none"
 
 
 def multiple_by_trainer(rows: pd.DataFrame) -> str:
@@ -185,9 +190,13 @@ def multiple_by_trainer(rows: pd.DataFrame) -> str:
 
 
 def outside(rows: pd.DataFrame) -> str:
-    """Exact records of each run on the text from elsewhere; of `outside.fields`."""
-    texts = [f"{variant_layouts.of_seed(row)}: {row.exact} of {row.n}" for row in rows.itertuples()]
-    return "; ".join(texts) or "not measured"
+    """Exact records of the base model, the start and the arms on the text from elsewhere; of `outside.fields`."""
+    texts = {}
+    for row in rows.itertuples():
+        if row.name in ("base", "start", *NAMES):
+            texts.setdefault(row.name, {})[row.seed] = f"{row.exact} of {row.n}"
+    told = [f"{beside.words(name)} {own[''] if '' in own else by_seed(own)}" for name, own in texts.items()]
+    return "; ".join(told) or "not measured"
 
 
 def not_run(names: set) -> str:
@@ -202,11 +211,14 @@ def tally(outcomes: pd.Series) -> str:
 
 
 def missed(scores: pd.DataFrame) -> str:
-    """Predictions that earned less than one half would have; of `predictions.scored`."""
+    """Predictions that earned less than one half would have; of `predictions.scored`, with what was found as `here`."""
     if not (scores["decided"] > 0).any():
         return "no prediction is scored here"
     worse = scores[scores["brier"] > 0.25].itertuples()
-    return "; ".join(f"“{row.statement}” (given {row.probability:.0%}; {row.outcome})" for row in worse) or "none"
+    return (
+        "; ".join(f"“{row.statement}” (given {row.probability:.0%}, here {row.here}; {row.outcome})" for row in worse)
+        or "none"
+    )
 
 
 def brier(score: dict, scores: pd.DataFrame) -> str:

@@ -48,6 +48,7 @@ PLANNED = {
     "sft_lean": ("sft", "A made cheaper"),
     "sft_weak": ("sft", "A from the weak start"),
     "dpo_lean": ("dpo", "B made cheaper"),
+    "dpo_tenfold": ("dpo", "B with ten times the learning rate"),
     "dpo_unlabelled": ("dpo", "B from pairs that the reward without labels chose"),
 }
 

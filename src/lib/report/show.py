@@ -98,10 +98,16 @@ def per_seed(rows: pd.DataFrame, text) -> str:
     return by_seed({row.seed: text(row) for row in rows.itertuples()})
 
 
-def beside(rows: pd.DataFrame, published: dict) -> pd.DataFrame:
-    """Our rows, then the published study's (a section of published.yaml), told apart by the column `source`."""
+def beside(rows: pd.DataFrame, published: dict, by: str | None = None) -> pd.DataFrame:
+    """Our rows, then the published study's (a section of published.yaml), told apart by the column `source`.
+
+    by: a column whose equal values are to stand together, ours above theirs, in the order in which they first come.
+    """
     theirs = pd.DataFrame(published["rows"]).assign(source="published")
-    return pd.concat([rows.assign(source="here"), theirs.dropna(axis=1, how="all")], ignore_index=True)
+    both = pd.concat([rows.assign(source="here"), theirs.dropna(axis=1, how="all")], ignore_index=True)
+    if by is None:
+        return both
+    return both.sort_values(by, kind="stable", key=lambda column: pd.factorize(column)[0], ignore_index=True)
 
 
 def note(key: str, text) -> None:

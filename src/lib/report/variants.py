@@ -3,19 +3,31 @@
 No pictures here.
 """
 
+import numpy as np
 import pandas as pd
 
 from lib.identity import other_settings
 from lib.report import budgets, compare, diagnose
-from lib.report.compare import Curve
+from lib.report.compare import LETTERS, NAMES, Curve
+from lib.report.predictions import PLANNED
 
 # What follows from another setting that is named, or from where a run begins.
 IMPLIED = ("start_from", "start_weights", "reward", "own_start", "lora_rank", "gradient_accumulation_steps")
+
+# Variants that answer a question together: left, right.
+PAIRS = (("weak_start", "sft_weak"), ("unlabelled", "dpo_unlabelled"), ("group_16", "group_4"))
 
 
 def called(arm: str, variant: str) -> str:
     """What predictions and tables call a variant: by its name alone where it is one of GRPO, else with the arm."""
     return variant if arm == "grpo" else f"{arm}_{variant}"
+
+
+def words(name: str) -> str:
+    """What a variant, a start or an arm is, in words; by its name as `called`."""
+    own = {"base": "base model", "start": "shared start"} | {arm: f"{LETTERS[arm]} {NAMES[arm]}" for arm in NAMES}
+    own |= {variant: text for variant, (_, text) in PLANNED.items()}
+    return own.get(name, name.replace("_", " "))
 
 
 def begun_from(run, there: dict):
@@ -43,7 +55,7 @@ def table(beside: dict, ends: dict[tuple, Curve], begun: dict, runs: dict, curve
     Columns: `name`, `arm`, `seed`, `differs`, `start`, `last`, `arm_last` (accuracies), `hours`, `arm_hours`,
     `bill_ratio` (of the arm's hours), `lean_ratio` (of `lean_hours`), `zero_first`, `zero_last` (zero-variance groups
     in the first and the last tenth of the steps; GRPO's only), and of each test, `start_` and `arm_`, `better`, `worse`
-    (documents), `p`, `p_holm`.
+    (documents), `p`, `p_holm`. In the order of PLANNED, what is not there first.
     """
     rows = []
     for (name, seed), curve in ends.items():
@@ -70,7 +82,36 @@ def table(beside: dict, ends: dict[tuple, Curve], begun: dict, runs: dict, curve
     p = found[["start_p", "arm_p"]].melt(ignore_index=False).rename(columns={"value": "p"})
     for against, tested in compare.add_holm(p.reset_index(names="row")).groupby("variable"):
         found[f"{against}_holm"] = tested.set_index("row")["p_holm"]
-    return found
+    order = {name: at for at, name in enumerate(PLANNED)}
+    return found.sort_values(["name", "seed"], key=lambda of: of.map(order).fillna(-1) if of.name == "name" else of)
+
+
+def add_interval(found: pd.DataFrame, exact: dict, n: int, level: float) -> pd.DataFrame:
+    """`table` with `difference` to its arm's end, and `low` and `high` of its percentile interval, in points.
+
+    exact: `precision.draws` of the arms' and the variants' curves. Missing where there is no such run of the arm.
+    """
+    tails, rows = [(1 - level) / 2, (1 + level) / 2], []
+    for row in found.itertuples():
+        arm = exact.get((row.arm, row.seed))
+        between = float("nan") if arm is None else (exact[row.name, row.seed][:, -1] - arm[:, -1]) / n
+        rows.append([100 * (row.last - row.arm_last), *(100 * np.quantile(between, tails))])
+    return found.assign(**pd.DataFrame(rows, columns=["difference", "low", "high"], index=found.index, dtype=float))
+
+
+def between(ends: dict[tuple, Curve], seeds: list[int]) -> pd.DataFrame:
+    """PAIRS at the most that both have spent, Holm over them; empty where no two that belong together are there.
+
+    Columns of `compare.at_budgets`, `seed`, `left`, `right` (names).
+    """
+    rows = []
+    for seed in seeds:
+        for left, right in PAIRS:
+            pair = ends.get((left, seed)), ends.get((right, seed))
+            if None not in pair:
+                both = compare.at_budgets(*pair, [min(curve.end_hours for curve in pair)])
+                rows.append(both.assign(seed=seed, left=left, right=right))
+    return compare.add_holm(pd.concat(rows, ignore_index=True)) if rows else pd.DataFrame()
 
 
 def lean_hours(key: tuple, beside: dict, ends: dict[tuple, Curve]) -> float:
@@ -87,16 +128,18 @@ def lean_hours(key: tuple, beside: dict, ends: dict[tuple, Curve]) -> float:
 def by_trainer(curves: dict[tuple, Curve], ends: dict[tuple, Curve], seeds: list[int], alpha: float) -> pd.DataFrame:
     """The comparison with lean runs in the arms' places, as `budgets.under_rules` has it for rules of the bill.
 
-    First as run, then with C lean, then with every arm lean (not measured where one of these is missing); over the
-    seeds of which C's lean run is there. Empty where there is none.
+    First as run, then with C lean, then with every arm lean that has lean runs; over the seeds of which C's lean run is
+    there. Empty where there is none.
     """
     seeds = [seed for seed in seeds if ("lean", seed) in ends]
     if not seeds:
         return pd.DataFrame()
     own = {key: curve for key, curve in curves.items() if key[1] in seeds}
-    arms = {key: ends.get((called(key[0], "lean"), key[1])) for key in own}
-    c_lean = own | {key: curve for key, curve in arms.items() if key[0] == "grpo"}
-    sets = {"as run": own, "C lean": c_lean, "every arm lean": arms if None not in arms.values() else None}
+    sets = {"as run": own, "C lean": own | {("grpo", seed): ends["lean", seed] for seed in seeds}}
+    lean = [arm for arm in NAMES if all((called(arm, "lean"), seed) in ends for seed in seeds)]
+    if len(lean) > 1:
+        arms = own | {(arm, seed): ends[called(arm, "lean"), seed] for arm in lean for seed in seeds}
+        sets[f"{' and '.join(LETTERS[arm] for arm in lean)} lean"] = arms
     return budgets.under_rules(sets, seeds, alpha)
 
 
