@@ -795,7 +795,9 @@ outside_tests = outside.tests(elsewhere, wanted)
 
 # %% tags=["hide-input"]
 outside_path = setup.info["parameters"].get("outside_path", "")
-show.table("outside", filled, variant_layouts.OUTSIDE, path=outside_path)
+arms = filled["name"].isin(("base", "start", *NAMES)) if len(filled) else []
+show.table("outside", filled[arms], variant_layouts.OUTSIDE, csv=filled, path=outside_path)
+show.table("outside_variants", filled[~arms] if len(filled) else filled, variant_layouts.OUTSIDE)
 show.table("outside_tests", outside_tests, variant_layouts.OUTSIDE_TESTS)
 show.note("outside", phrases.outside(filled))
 

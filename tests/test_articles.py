@@ -337,17 +337,14 @@ def test_variants_stand_beside_their_arm_and_what_did_not_run_is_said():
     base, varied = study("base"), study("varied")
     assert base["variants"] == "none" and "No variant" in base["table_variants"]
     assert varied["variants"] == (
-        "Below its arm's end: C from the base model. "
-        "No difference to its arm's end is shown: C with the same updates, made cheaper"
+        "Below its arm's end: C from the base model. No difference to its arm's end is shown: C lean"
     )
     rows = {row[0]: row[1:] for row in cells(varied["table_variants"])}
-    lean, base_model = rows["C with the same updates, made cheaper, seed 0"], rows["C from the base model, seed 0"]
+    lean, base_model = rows["C lean, seed 0"], rows["C from the base model, seed 0"]
     assert lean[0] == "0.6000 to 0.8000" and lean[4:6] == ["10%", "-"]
-    assert re.fullmatch(
-        r"\+0\.0 \(-\d\.\d to \+\d\.\d\), p 1", lean[2]
-    )  # the end of its arm, with an interval around it
+    assert re.fullmatch(r"\+0\.0 \(-\d\.\d to \+\d\.\d\), p\s1", lean[2])  # its arm's end lies in the interval
     assert base_model[0] == "0.2000 to 0.3000" and base_model[4:6] == ["20%", "200%"]
-    assert base_model[1].startswith("+10.0, p ") and base_model[2].startswith("-50.0 (")
+    assert base_model[1].startswith("+10.0, p") and base_model[2].startswith("-50.0 (")
     assert "C from the base model" in base["not_run"] and "C from the base model" not in varied["not_run"]
     assert "C from A's last checkpoint" in varied["not_run"]
     values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}
@@ -372,13 +369,15 @@ def test_a_text_from_elsewhere_and_a_regular_expression():
     places = {row[0]: row[1:] for row in cells(varied["table_birth_places"])}
     assert places["a regular expression"] == ["184 of 200", "10", "6", "0"] and "A continued SFT, seed 1" in places
     rows = {row[0]: [cell.replace("\u00a0", " ") for cell in row[1:]] for row in cells(varied["table_outside"])}
-    sft, lean = rows["A continued SFT, seed 0"], rows["C with the same updates, made cheaper, seed 0"]
-    assert sft[:2] == ["174 of 200", "0"] and lean[0] == "160 of 200"
+    sft = rows["A continued SFT, seed 0"]
+    assert sft[:2] == ["174 of 200", "0"] and "C lean, seed 0" not in rows
+    apart = {row[0]: row[1] for row in cells(varied["table_outside_variants"])}
+    assert apart == {"C from the base model, seed 0": "60 of 200", "C lean, seed 0": "160 of 200"}
     assert sft[5] == "133 of 133; 0 of 67"  # dates of death; a third of the made-up people is alive
     assert varied["outside"].startswith(
         "base model 40 of 200; shared start 120 of 200 (seed 0), 120 of 200 (seed 1); A "
     )
-    assert "cheaper" not in varied["outside"] and "wikipedia.jsonl" in varied["table_outside"]
+    assert "lean" not in varied["outside"] and "wikipedia.jsonl" in varied["table_outside"]
     pairs = {row[0] for row in cells(varied["table_outside_tests"])}
     assert len(pairs) == 8 and "GRPO and continued SFT, seed 1" in pairs
     values = {row[0]: row[1:] for row in cells(varied["table_quantities"])}

@@ -186,7 +186,7 @@ def test_arms_with_lean_runs_take_their_places():
     }
     table = beside.by_trainer(curves, ends, [0, 1], 0.05)
     assert table[["rule", "seed", "multiple"]].to_numpy().tolist() == [
-        ["as run", 0, 4], ["C lean", 0, 2], ["A and C lean", 0, 4]
+        ["as run", 0, 4], ["C lean", 0, 2], ["A, C lean", 0, 4]
     ]  # fmt: skip
     assert beside.by_trainer(curves, {}, [0], 0.05).empty
 

@@ -17,7 +17,7 @@ def birth_places(setup, scored: dict) -> pd.DataFrame | None:
     if "baseline" not in setup.info["facts"]:
         return None
     rows = [{"name": "a regular expression", "seed": ""} | setup.info["facts"]["baseline"]]
-    for (arm, seed), run in scored.items():
+    for (arm, seed), run in sorted(scored.items(), key=lambda item: ("start", *compare.NAMES).index(item[0][0])):
         last = run.checkpoints.sort_values("step").iloc[-1]
         row = {"name": arm, "seed": seed, "n": int(last["n"])}
         rows.append(row | {verdict: int(last[f"birth_place_{verdict}"]) for verdict in VERDICTS})

@@ -30,26 +30,26 @@ COMPARISONS = {
 FIELDS = ("statement", "quantity", "comparison", "threshold", "probability", "seen")
 
 
-# Runs that are planned beside the three arms: the arm that each is compared with, and what it is. A prediction may use
-# their names (those of `variants.called`), and is not decidable until a run fills them in. `bill_ratio` is in the hours
-# of that arm.
+# Runs that are planned beside the three arms: the arm that each is compared with, and what it is, in few words (the
+# caption of their table has more). A prediction may use their names (those of `variants.called`), and is not decidable
+# until a run fills them in. `bill_ratio` is in the hours of that arm.
 PLANNED = {
-    "lean": ("grpo", "C with the same updates, made cheaper"),
-    "weak_start": ("grpo", "C from a start that is right on about a third of the documents"),
+    "lean": ("grpo", "C lean"),
+    "weak_start": ("grpo", "C from the weak start"),
     "from_base": ("grpo", "C from the base model"),
-    "unlabelled": ("grpo", "C with a reward that sees schema and support by the text, and no label"),
-    "hard_prompts": ("grpo", "C on prompts of which a sample went wrong"),
+    "unlabelled": ("grpo", "C without labels"),
+    "hard_prompts": ("grpo", "C on hard prompts"),
     "after_sft": ("grpo", "C from A's last checkpoint"),
-    "uncorrected": ("grpo", "C without the correction for the engine's probabilities"),
+    "uncorrected": ("grpo", "C without the engine's correction"),
     "group_4": ("grpo", "C with groups of four"),
     "group_16": ("grpo", "C with groups of sixteen"),
     "sft_gentle": ("sft", "A with a lower learning rate and warm-up"),
     "sft_rerun": ("sft", "A again under the same seed"),
-    "sft_lean": ("sft", "A made cheaper"),
+    "sft_lean": ("sft", "A lean"),
     "sft_weak": ("sft", "A from the weak start"),
-    "dpo_lean": ("dpo", "B made cheaper"),
+    "dpo_lean": ("dpo", "B lean"),
     "dpo_tenfold": ("dpo", "B with ten times the learning rate"),
-    "dpo_unlabelled": ("dpo", "B from pairs that the reward without labels chose"),
+    "dpo_unlabelled": ("dpo", "B without labels"),
 }
 
 

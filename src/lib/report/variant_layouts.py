@@ -26,6 +26,10 @@ def _from_to(first, last) -> str:
     return "-" if pd.isna(first) else f"{first:.0%} to {last:.0%}"
 
 
+def _p(p) -> str:
+    return f"p{NO_BREAK}{p_value(p)}"
+
+
 def of_seed(row) -> str:
     """A run in words, with its seed; the base model has none."""
     return words(row.name) + (f", seed {row.seed}" if row.seed != "" else "")
@@ -34,9 +38,9 @@ def of_seed(row) -> str:
 VARIANTS = {  # what differs, the counts of documents and the raw p are in the download
     "variant": of_seed,
     "from, to": lambda row: moved(row.start, row.last, ".4f"),
-    "change (points)": lambda row: f"{points(100 * (row.last - row.start))}, p {p_value(row.start_p_holm)}",
+    "change (points)": lambda row: f"{points(100 * (row.last - row.start))}, {_p(row.start_p_holm)}",
     "against its arm (points)": lambda row: (
-        "-" if pd.isna(row.difference) else f"{difference(row)}, p {p_value(row.arm_p_holm)}"
+        "-" if pd.isna(row.difference) else f"{difference(row)}, {_p(row.arm_p_holm)}"
     ),
     "spent": lambda row: spent(row.hours),
     "of its arm's": lambda row: number(row.bill_ratio, ".0%"),

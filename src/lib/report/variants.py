@@ -139,7 +139,7 @@ def by_trainer(curves: dict[tuple, Curve], ends: dict[tuple, Curve], seeds: list
     lean = [arm for arm in NAMES if all((called(arm, "lean"), seed) in ends for seed in seeds)]
     if len(lean) > 1:
         arms = own | {(arm, seed): ends[called(arm, "lean"), seed] for arm in lean for seed in seeds}
-        sets[f"{' and '.join(LETTERS[arm] for arm in lean)} lean"] = arms
+        sets[f"{', '.join(LETTERS[arm] for arm in lean)} lean"] = arms
     return budgets.under_rules(sets, seeds, alpha)
 
 
