@@ -62,21 +62,7 @@ import yaml
 
 from lib import records
 from lib.paths import BOOK, RESULTS, ROOT
-from lib.report import (
-    budgets,
-    causes,
-    compare,
-    cost,
-    layouts,
-    outcomes,
-    phrases,
-    plots,
-    precision,
-    reach,
-    show,
-    study,
-    variants,
-)
+from lib.report import budgets, compare, cost, layouts, outcomes, phrases, plots, precision, show, study, variants
 from lib.report.compare import LETTERS, NAMES
 from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, each_seed
 from lib.report.show import accuracy, number, per_seed, percent, spent
@@ -276,6 +262,8 @@ show.table("pairs", pairs, layouts.OTHER_PAIRS)
 # stands beside because many plots suggest it. An arm that was there at the start spent nothing, and has no multiple.
 
 # %%
+from lib.report import reach
+
 reached = reach.table(curves, both, targets)
 for arm in NAMES:
     reached[f"{arm}_price"] = [cost.price(hours, kind, price_per_hour) for hours in reached[f"{arm}_hours"]]
@@ -908,6 +896,8 @@ show.table("quantities", pd.DataFrame(rows), layouts.quantities(wanted))
 # the study, `lib.report.causes` says what most likely made the difference, if its numbers bear it out.
 
 # %% tags=["hide-input"]
+from lib.report import causes
+
 of_sft = [run for (arm, _), run in runs.items() if arm == "sft"]
 likely = causes.likely(list(of_dpo.values()), of_sft, published, RESULTS)
 for article, statements in published["findings"].items():
@@ -955,7 +945,7 @@ show.notes(
     {
         "predictions_profile": made_for,
         "predictions_standing": known_before,
-        "predictions_tally": phrases.tally(scores["outcome"].str.split(";").str[0]),
+        "predictions_tally": phrases.tally(scores["outcome"].str.replace("; [^)]*", "", regex=True)),
         "predictions_missed": phrases.missed(scores),
         "predictions_brier": phrases.brier(score, scores),
     }
