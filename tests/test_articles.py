@@ -520,6 +520,15 @@ def test_the_pages_ask_only_for_what_the_notebook_gives(article):
     assert asked <= set(glued), sorted(asked - set(glued))
 
 
+def test_what_was_not_measured_is_one_line():
+    """Parts that need a measurement are closed again, each has what stands in its place, and the style that hides."""
+    text, style = (BOOK / "cost_curves.md").read_text(), (BOOK / "_static" / "book.css").read_text()
+    parts = re.findall(r'^<div class="if-measured">\n(.*?)^</div>$', text, flags=re.S | re.M)
+    assert len(parts) == text.count("<div") == text.count("</div>") and "div.if-measured:has(p.absent" in style
+    absent = yaml.safe_load((BOOK / "captions.yaml").read_text())["absent"]
+    assert all(set(re.findall(r"\{glue\} (\w+)", part)) <= set(absent) for part in parts)
+
+
 def test_published_figures_name_their_source():
     published = yaml.safe_load((BOOK / "published.yaml").read_text())
     assert published["repository"].endswith("iambigmomma/post-training-cost-curves-v2")
