@@ -73,8 +73,9 @@ def parsed(parser: argparse.ArgumentParser, argv=None) -> argparse.Namespace:
             parser.error(f"--{name}: {path} is not there")
     if CASES[arguments.case]["shape"] is None and arguments.model is None:
         parser.error(f"--model: case {arguments.case} needs the folder of its model")
-    if arguments.case.startswith("ratio-") and arguments.data:
-        parser.error(f"--data: case {arguments.case} has prompts of a length of its own; leave --data out")
+    for case in [arguments.case, *getattr(arguments, "then", [])]:
+        if case.startswith("ratio-") and arguments.data:
+            parser.error(f"--data: case {case} has prompts of a length of its own; leave --data out")
     return arguments
 
 
@@ -92,6 +93,8 @@ def make_model(name: str, given: Path | None, folder: Path) -> Path:
         if given is None:
             raise ValueError(f"--model: case {name} needs the folder of its model")
         return given
+    if (folder / "config.json").exists():
+        return folder  # an earlier case of the same shape made it
     source = given or BASE
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = decode.load_tokenizer(source)

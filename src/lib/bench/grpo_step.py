@@ -44,7 +44,7 @@ assert set(ORDER) == set(SAVINGS)
 class Bench(Case):
     """The case, its engine and the seats made so far."""
 
-    def __init__(self, arguments, results: Results, work: Path):
+    def __init__(self, arguments, results: Results, work: Path, engine=None):
         super().__init__(arguments, results, work)
         prompts = cases.chat_prompts(self.tokenizer, self.case, 2000, arguments.data)
         if len(prompts) < self.case["prompts"]:
@@ -52,7 +52,7 @@ class Bench(Case):
                 f"{arguments.data}: {len(prompts)} documents fit the context, expected {self.case['prompts']}"
             )
         self.dataset = Dataset.from_list([{"prompt": p} for p in prompts])
-        self.engine, self.seats = None, {}
+        self.engine, self.seats = engine, {}
 
     def seat(self, variant: str, kind=GRPOTrainer, rows=None, checkpointing=True, **more) -> Seat:
         """The seat of a variant, made at the first call. rows: rollouts in a micro-batch."""
@@ -76,6 +76,8 @@ class Bench(Case):
             output_dir=str(self.work / variant), max_steps=100_000, save_strategy="no", report_to=[], disable_tqdm=True,
             logging_steps=10, use_cpu=not torch.cuda.is_available(), **settings,
         )  # fmt: skip
+        if self.engine is not None:  # all trainers share the first one's
+            grpo_trainer.VLLMGeneration = self._share
         seat = Seat(variant)
         seat.add(
             kind(
@@ -84,9 +86,8 @@ class Bench(Case):
                 peft_config=cases.lora(case["lora_rank"]), **more,
             )
         )  # fmt: skip
-        if vllm and self.engine is None:  # later trainers share this engine
+        if vllm and self.engine is None:
             self.engine = seat.trainer.vllm_generation
-            grpo_trainer.VLLMGeneration = self._share
         told = settings | dict(trainer=kind.__name__, dtype="bfloat16", lora_rank=case["lora_rank"])
         if kind is LeanGRPOTrainer:
             told["savings"] = sorted(seat.trainer.savings)
@@ -95,12 +96,27 @@ class Bench(Case):
         progress(f"{variant}: ready, {self.left():.0f} s left")
         return seat
 
-    def _share(self, model, accelerator, **_):
+    def _share(self, model, accelerator, max_completion_length, generation_kwargs, **_):
         shared = copy.copy(self.engine)
         for name in ("sync_weights", "generate"):  # what a lean trainer put there
             shared.__dict__.pop(name, None)
         shared.model, shared.accelerator = model, accelerator
+        shared.max_completion_length, shared.generation_kwargs = max_completion_length, generation_kwargs or {}
         return shared
+
+    def measured(self, parts) -> None:
+        """Run the parts, each while there is time."""
+        run = dict(
+            wall=lambda: turns(self, "wall"), phases=lambda: turns(self, "phases"), grid=lambda: grid(self),
+            waterfall=lambda: waterfall(self), recorded=lambda: recorded(self), engine=lambda: engine_follows(self),
+            profile=lambda: host_profile(self),
+        )  # fmt: skip
+        for part in parts:
+            if self.left() > 0:
+                run[part]()
+        for variant in list(self.seats):
+            self.drop(variant)
+        self.results.write(savings=SAVINGS | OPTIONAL)  # in words, for pages that are made without torch
 
     def drop(self, variant: str) -> None:
         """Give a seat's memory back (the first vLLM seat keeps the engine)."""
@@ -342,6 +358,7 @@ def host_profile(bench: Bench) -> None:
 
 def main(argv=None) -> None:
     positive, asked = cases.at_least(1), parser(__doc__)
+    asked.add_argument("--then", nargs="+", choices=cases.CASES, default=[], help="more cases of its shape and context")
     asked.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     asked.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS[:3])
     asked.add_argument(
@@ -354,24 +371,22 @@ def main(argv=None) -> None:
     asked.add_argument("--turn", type=positive, default=5, help="steps a turn")
     asked.add_argument("--engine-share", type=float, default=0.2, help="share of GPU memory for the engine")
     arguments = cases.parsed(asked, argv)
-    groups = cases.CASES[arguments.case]["prompts"]
-    arguments.dead = arguments.dead or [dead for dead in DEAD if dead <= groups]
-    if max(arguments.dead) > groups:
-        asked.error(f"--dead: got {max(arguments.dead)}, expected at most the {groups} groups of case {arguments.case}")
+    first, names, asked_dead = cases.CASES[arguments.case], [arguments.case, *arguments.then], arguments.dead
+    for name in names:
+        other = [k for k in ("shape", "context_tokens", "engine") if cases.CASES[name][k] != first[k]]
+        if other:
+            asked.error(f"--then: case {name} has another {other[0]} than {arguments.case}")
+        if max(asked_dead or [0]) > (groups := cases.CASES[name]["prompts"]):
+            asked.error(f"--dead: got {max(asked_dead)}, expected at most the {groups} groups of case {name}")
     with tempfile.TemporaryDirectory() as work:
-        results = Results(arguments.out, "grpo_step", arguments.case, vars(arguments))
-        results.session["facts"]["savings"] = SAVINGS | OPTIONAL  # in words, for pages that are made without torch
-        bench = Bench(arguments, results, Path(work))
-        run = dict(
-            wall=lambda b: turns(b, "wall"), phases=lambda b: turns(b, "phases"), grid=grid, waterfall=waterfall,
-            recorded=recorded, engine=engine_follows, profile=host_profile,
-        )  # fmt: skip
-        for part in arguments.parts:
-            if bench.left() > 0:
-                run[part](bench)
-        for variant in list(bench.seats):
-            bench.drop(variant)
-        results.write()
+        engine = None
+        for arguments.case in names:
+            groups = cases.CASES[arguments.case]["prompts"]
+            arguments.dead = asked_dead or [dead for dead in DEAD if dead <= groups]
+            results = Results(arguments.out, "grpo_step", arguments.case, vars(arguments))
+            bench = Bench(arguments, results, Path(work), engine)
+            bench.measured(arguments.parts)
+            engine = bench.engine
 
 
 if __name__ == "__main__":
