@@ -289,20 +289,26 @@ for gpu in steptime.GPUS if rates else ():
         parts = steptime.step(shape, rates, 327, 44, gpu=gpu, **how)
         shares = {f"{name}_share": parts[name] / parts["step"] for name in ("generation", "sync", "training")}
         row = {"gpu": gpu, "how": "fitted" if gpu == steptime.MEASURED_ON else "datasheet", "way": way}
-        row |= {"step": parts["step"], "both_share": shares["generation_share"] + shares["sync_share"]} | shares
+        row |= parts | {"both_share": shares["generation_share"] + shares["sync_share"]} | shares
         rows.append(row | {"crossing": steptime.crossing(shape, rates, 327, gpu=gpu, **how)})
 lengths = pd.DataFrame(rows)
 
 # %% tags=["hide-input"]
 columns = {"GPU": lambda row: row.gpu, "rates": lambda row: row.how, "trainer": lambda row: row.way}
-columns |= layouts.written_as(".2f", {"step (s)": "step"})
-columns |= layouts.written_as(".1%", {"generation and sync": "both_share", "training": "training_share"})
+columns |= layouts.written_as(
+    ".2f", {"step (s)": "step", "generation (s)": "generation", "sync (s)": "sync", "training (s)": "training"}
+)
+columns |= layouts.written_as(".1%", {"generation and sync": "both_share"})
 columns |= layouts.written_as(",.0f", {"generation is half from (tokens)": "crossing"})
-bill = yaml.safe_load((BOOK / "published.yaml").read_text())["bill"]
-their_s = {row["part"]: row["seconds"] for row in bill["rows"]}
-both_s = their_s["generation"] + their_s["weight sync to the engine"]
-show.note("published_both", percent(both_s / bill["billed_s"]))
-show.table("crossing", lengths, columns)
+published = yaml.safe_load((BOOK / "published.yaml").read_text())
+its_steps, bill = published["tokens"]["rows"][0]["steps"], published["bill"]
+a_step = {row["part"]: row["seconds"] / its_steps for row in bill["rows"]} | {"step": bill["billed_s"] / its_steps}
+theirs = {"generation": a_step["generation"], "sync": a_step["weight sync to the engine"], "step": a_step["step"]}
+theirs["training"] = sum(s for part, s in a_step.items() if "forward" in part or "backward" in part)
+theirs["both_share"] = (theirs["generation"] + theirs["sync"]) / theirs["step"]
+theirs |= {"gpu": published["setup"]["device"], "how": "published", "way": "stock", "crossing": None}
+show.note("published_both", percent(theirs["both_share"]))
+show.table("crossing", pd.concat([pd.DataFrame([theirs]), lengths]) if len(lengths) else lengths, columns)
 
 # %% [markdown]
 # ## What a budget buys

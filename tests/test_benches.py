@@ -1,5 +1,7 @@
 """What pages say of the bench of the step, on a made-up bench (fake_bench) and on numbers that are checked by hand."""
 
+import re
+
 import fake_bench
 import numpy as np
 import pandas as pd
@@ -21,6 +23,7 @@ def turns(seconds, session=LATER, **more):
             for s in own[turn] if turn < len(own) else ():
                 row = {"session": session, "case": "published-1.7b", "part": "wall", "variant": variant, "step": step}
                 row |= {"dead_share": 0.0, "wall_s": s, "timed_s": None, "completion_tokens": 128 * 44}
+                row |= {"tokens": 128 * 370}
                 rows.append(row | more)
                 step += 1
             step += 1
@@ -72,6 +75,13 @@ def test_steps_on_recorded_rollouts_stand_beside_each_other():
     told = bench_phrases.lean(benches.pairs(rows), NOTES)
     assert told["lean_recorded"] == "12x: 6.10 s against 0.50 s, n = 2 / 3, session 2026-02-01 00:00:00"
     assert told["lean_live"] == told["lean_timed"] == "not measured" and "NVIDIA H200" in told["lean_bench"]
+
+
+def test_what_lean_gains_at_other_lengths_is_told_from_short_answers_to_long():
+    told = bench_phrases.lean(benches.pairs(ROWS), NOTES)["lean_longer"]
+    assert re.sub(r"[0-9.]+x", "x", told) == "; ".join(
+        f"x at {prompt} + {370 - prompt} tokens" for prompt in (330, 250, 120, 40)
+    )
 
 
 def test_the_parts_of_a_step_add_up_and_a_pass_not_made_is_missing():

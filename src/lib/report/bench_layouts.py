@@ -43,7 +43,7 @@ SESSION = {"session": only("session", moment)}
 
 LEAN = (
     {"steps": lambda row: WHAT[row.part]}
-    | columns({"answers (tokens)": "answer"}, counts)
+    | {"prompt + answer (tokens)": lambda row: f"{row.prompt:.0f} + {row.answer:.0f}"}
     | DEAD
     | {"trainer (s)": lambda row: f"{row.base} {seconds(row, 'base')}"}
     | {"beside (s)": lambda row: f"{row.variant} {seconds(row, 'own')}"}

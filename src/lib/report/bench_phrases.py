@@ -12,11 +12,12 @@ ABSENT = "not measured"
 
 def lean(pairs: pd.DataFrame, sessions: list[dict]) -> dict[str, str]:
     """What the lean trainer gains at the published case: without dead groups (live; with timers inside; without
-    generating) and with the most of them (dead), over stock and over TRL's own switches; and what these are.
+    generating) and with the most of them (dead), over stock and over TRL's own switches; what these are; and what it
+    gains at other lengths (longer).
 
     pairs: `benches.pairs`.
     """
-    keys = ("lean_live", "lean_timed", "lean_recorded", "lean_dead", "lean_dead_share", "lean_switches")
+    keys = ("lean_live", "lean_timed", "lean_recorded", "lean_dead", "lean_dead_share", "lean_switches", "lean_longer")
     found = dict.fromkeys((*keys, "lean_live_switches", "lean_bench", "lean_basis"), ABSENT)
     if pairs.empty:
         return found
@@ -35,6 +36,12 @@ def lean(pairs: pd.DataFrame, sessions: list[dict]) -> dict[str, str]:
             )
     for row in dead.itertuples():
         found |= {"lean_dead": beside(row), "lean_dead_share": percent(row.dead_share, ".0%")}
+    ratios = pairs[pairs["case"].str.startswith("ratio-") & (pairs["part"] == "wall") & (pairs["base"] == "stock")]
+    told = [
+        f"{times(row.over)} at {row.prompt:.0f} + {row.answer:.0f} tokens"
+        for row in ratios[ratios["variant"] == "lean"].itertuples()
+    ]
+    found["lean_longer"] = "; ".join(told) or ABSENT
     over = own[(own["base"] == "stock") & (own["dead_share"] == 0)].set_index("part")["over"]
     if {"phases", "wall"} <= set(over.index):
         found["lean_basis"] = f"{times(over['phases'])} in these steps, {times(over['wall'])} in whole ones"

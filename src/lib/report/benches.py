@@ -132,8 +132,8 @@ def pairs(rows: pd.DataFrame) -> pd.DataFrame:
 
     Of the newest session that timed both, `session`. `base_s`, `own_s`: medians; `base_low`, `base_high` and `own_...`:
     lowest and highest of the medians by turn; `base_n`, `own_n`: steps. `over`: base's median over the variant's;
-    `over_low`, `over_high`: of turns that followed each other. `answer`: tokens of an answer (mean). Steps with timers
-    inside, part phases, have their seconds in `timed_s`.
+    `over_low`, `over_high`: of turns that followed each other. `prompt`, `answer`: tokens of a rollout (means).
+    Steps with timers inside, part phases, have their seconds in `timed_s`.
     """
     steps, found = rows[rows["part"].isin(TIMED)], []
     steps = steps.assign(seconds=steps["timed_s"].where(steps["part"] == "phases", steps["wall_s"]))
@@ -153,12 +153,16 @@ def pairs(rows: pd.DataFrame) -> pd.DataFrame:
                 row |= {f"{key}_low": min(turns[key]), f"{key}_high": max(turns[key])}
             over = [b / o for b, o in zip(turns["base"], turns["own"], strict=False)]  # one may have more turns
             row |= {"over": row["base_s"] / row["own_s"], "over_low": min(over), "over_high": max(over)}
-            found.append(row | {"answer": own["completion_tokens"].mean() / rollouts(case)})
+            answer, tokens = (own[name].mean() / rollouts(case) for name in ("completion_tokens", "tokens"))
+            found.append(row | {"prompt": tokens - answer, "answer": answer})
     table = pd.DataFrame(found)
     if table.empty:
         return table
     rank = table.assign(other=table["case"] != PUBLISHED, part=table["part"].map(TIMED.index))
-    return table.loc[rank.sort_values(["other", "part", "dead_share"], kind="stable").index].reset_index(drop=True)
+    rank["answer"] = rank["answer"].where(rank["other"])
+    return table.loc[rank.sort_values(["other", "part", "dead_share", "answer"], kind="stable").index].reset_index(
+        drop=True
+    )
 
 
 def grid(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
