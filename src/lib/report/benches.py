@@ -160,9 +160,8 @@ def pairs(rows: pd.DataFrame) -> pd.DataFrame:
         return table
     rank = table.assign(other=table["case"] != PUBLISHED, part=table["part"].map(TIMED.index))
     rank["answer"] = rank["answer"].where(rank["other"])
-    return table.loc[rank.sort_values(["other", "part", "dead_share", "answer"], kind="stable").index].reset_index(
-        drop=True
-    )
+    rank = rank.sort_values(["other", "part", "dead_share", "answer"], kind="stable")
+    return table.loc[rank.index].reset_index(drop=True)
 
 
 def grid(rows: pd.DataFrame, sessions: list[dict]) -> pd.DataFrame:
