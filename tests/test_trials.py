@@ -44,6 +44,7 @@ def test_a_trial_is_judged_on_dev_and_kept_apart(executed):
     assert {values["profile"] for _, values, _ in executed} == {"laptop-trials"}
     assert [values.get("judged_split") for _, values, _ in executed] == [None, "dev", "dev"]
     assert [values.get("dpo_learning_rate") for _, values, _ in executed] == [None, None, 1e-4]
+    assert [values.get("lean") for _, values, _ in executed] == [None, None, True]
     (row,) = pd.read_csv(path).to_dict("records")
     assert (row["arm"], row["value"], row["split"], row["n"]) == ("dpo", 1e-4, "dev", 200)
     assert (row["exact"], row["best_exact"]) == (108, 122)  # the last of fake_records' curve, and its best
@@ -56,13 +57,13 @@ def test_a_trial_is_judged_on_dev_and_kept_apart(executed):
     [
         ("", "damaged: expected a table, got No columns"),
         ("a,b\n1,2\n", "expected rows with the column 'arm', and a value in each"),
-        ("{row}sft,p,d,i,0,1,5,many,5,9.0\n", r"exact: got \['many'\], expected numbers"),
+        ("{row}sft,p,d,lean,i,0,1,5,many,5,9.0\n", r"exact: got \['many'\], expected numbers"),
     ],
 )
 def test_a_damaged_table_stops_before_the_first_trial_and_is_kept(executed, text, expected):
     path = trials.RESULTS / "laptop" / "trials.csv"
     path.parent.mkdir(parents=True)
-    text = text.format(row="arm,parameter,device,id,seed,value,n,exact,best_exact,billed_s\n")
+    text = text.format(row="arm,parameter,device,trainer,id,seed,value,n,exact,best_exact,billed_s\n")
     path.write_text(text)
     with pytest.raises(ValueError, match=f"trials.csv: {expected}"):
         trials.main("laptop", 0, "02_dpo", "dpo_learning_rate", ["1e-4"])

@@ -127,7 +127,7 @@ def reruns(record: Record) -> list[Record]:
 def trials(path: Path) -> pd.DataFrame | None:
     """The trials of settings in a trials.csv (`lib.trials`), None where there is none. Raises ValueError as below."""
     numbers = ("seed", "value", "n", "exact", "best_exact", "billed_s")
-    return read_table(path, ("arm", "parameter", "device", "id"), numbers) if path.exists() else None
+    return read_table(path, ("arm", "parameter", "device", "trainer", "id"), numbers) if path.exists() else None
 
 
 def read_table(path: Path, texts: tuple[str, ...] = (), numbers: tuple[str, ...] = ()) -> pd.DataFrame:

@@ -2,8 +2,8 @@
 
 Each value is one ordinary execution of the stage, judged on `dev` and kept out of the profile's own runs, in
 runs/<profile>-trials; its result is a row of book/results/<profile>/trials.csv, which the book prints with its bill.
-The shared start is trained there first, once, and judged on `dev` too; for a trial of the start's own settings that is
-all: arm A is trained only to be tried.
+An arm is tried by its lean trainer: the same gradient, for less. The shared start is trained there first, once, and
+judged on `dev` too; for a trial of the start's own settings that is all: arm A is trained only to be tried.
 """
 
 import sys
@@ -28,7 +28,8 @@ def trial(profile: str, seed: int, stage: str, parameter: str, value: str) -> di
     """Execute the stage with one changed parameter and return the row of its last checkpoint."""
     apart = f"{profile}-trials"
     needed = ["00_setup"] if stage == "01_sft" else ["00_setup", "01_sft"]
-    for name, changed in [*((name, []) for name in needed), (stage, [(parameter, value)])]:
+    lean = [] if judged_arm(stage, parameter) == "start" else [("lean", "true")]
+    for name, changed in [*((name, []) for name in needed), (stage, [(parameter, value), *lean])]:
         values = params.effective(name, profile, seed, changed) | {"profile": apart}
         if name != "00_setup":
             values["judged_split"] = "dev"
@@ -38,6 +39,7 @@ def trial(profile: str, seed: int, stage: str, parameter: str, value: str) -> di
     last, info = record.checkpoints.iloc[-1], record.info
     counts = {"n": int(last["n"]), "exact": int(last["exact"]), "best_exact": int(record.checkpoints["exact"].max())}
     made = {"billed_s": info["billed_s"], "device": info["device"]["name"], "commit": info["commit"], "id": info["id"]}
+    made["trainer"] = "lean" if info["parameters"].get("lean") else "stock"
     tried = {"parameter": parameter, "value": float(value), "split": "dev"}
     return {"arm": record.arm, "seed": seed} | tried | counts | made
 
