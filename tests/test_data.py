@@ -160,6 +160,7 @@ def test_heldout_and_dev_take_verified_documents_only():
     splits = data.split(documents, SIZES, seed=0)
     assert all(row["verified"] for row in splits["heldout"] + splits["dev"])
     assert not all(row["verified"] for row in splits["pool"])
+    assert any(row["verified"] for row in splits["start"])  # not only what was passed over before
     with pytest.raises(ValueError, match="got 31 for heldout, expected at most 30.*only verified"):
         data.split(documents, SIZES | {"heldout": 31}, seed=0)
 

@@ -235,7 +235,10 @@ def split(documents: list[dict], sizes: dict[str, int], seed: int) -> dict[str, 
             )
         splits[name] = fitting[: sizes[name]]
         taken = {document["id"] for document in splits[name]}
-        left = [document for document in left if document["id"] not in taken]
+        # The next split goes on behind the last one taken: what was passed over, not being verified, comes last, or the
+        # shared start would be made of such documents alone.
+        end = max((at + 1 for at, document in enumerate(left) if document["id"] in taken), default=0)
+        left = left[end:] + [document for document in left[:end] if document["id"] not in taken]
     return {name: splits[name] for name in SPLITS}
 
 
