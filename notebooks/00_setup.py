@@ -123,11 +123,11 @@ run = runs.open_run(
         context_tokens=context_tokens,
         max_completion_tokens=max_completion_tokens,
     ),
+    engine=engine,
 )
 
 # %%
 if run.live:
-    decode.require(engine)
     if not (at_hand and base_at_hand and outside_at_hand):
         needed = ", ".join(filter(None, (path or source, base, outside_path)))
         raise FileNotFoundError(f"{run.name} must be made anew and needs all of {needed}")

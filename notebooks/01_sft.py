@@ -102,6 +102,7 @@ start = runs.open_run(
     ),
     trainer=("SFTConfig", start_config),
     variant=variant if own_start else "",
+    engine=given["engine"],
 )
 
 # %% [markdown]
@@ -111,7 +112,6 @@ start = runs.open_run(
 
 # %%
 if start.live:
-    decode.require(given["engine"])
     splits, outside = records.splits(setup), records.outside(setup)
     labelled = splits["start"][: start_documents or None]
     clock = start.start_clock()
@@ -188,6 +188,7 @@ run = runs.open_run(
     ),
     trainer=("SFTConfig", sft_config),
     variant=variant,
+    engine=given["engine"],
 )
 
 # %% [markdown]
@@ -195,7 +196,6 @@ run = runs.open_run(
 
 # %%
 if run.live:
-    decode.require(given["engine"])
     splits, outside = records.splits(setup), records.outside(setup)
     clock = run.start_clock()
     with clock.phase("imports"):

@@ -91,6 +91,7 @@ run = runs.open_run(
     ),
     trainer=("DPOConfig", config),
     variant=variant,
+    engine=given["engine"],
 )
 
 # %% [markdown]
@@ -137,7 +138,6 @@ def sample(documents, work):
 
 # %%
 if run.live:
-    decode.require(given["engine"])
     splits, outside = records.splits(setup), records.outside(setup)
     clock = run.start_clock()
     with clock.phase("imports"):

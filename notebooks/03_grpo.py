@@ -130,6 +130,7 @@ run = runs.open_run(
     ),
     trainer=("GRPOConfig", config),
     variant=variant,
+    engine=given["engine"],
 )
 
 # %% [markdown]
@@ -164,7 +165,6 @@ def prompt_row(document):
 
 # %%
 if run.live:
-    decode.require(given["engine"])
     splits, outside = records.splits(setup), records.outside(setup)
     other_runs = records.pinned_runs(profile)
     weights = None if start_from == "base" else start.weights

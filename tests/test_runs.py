@@ -87,6 +87,21 @@ def test_an_old_record_is_never_shown_under_new_parameters(places, monkeypatch):
         open_dpo(pairs=8)
 
 
+@pytest.mark.parametrize("installed, expected", [(True, "not possible here: no GPU"), (False, "NVIDIA GPU .*EXTRA=vllm")])
+def test_where_nothing_can_train_the_records_there_are_are_named(places, monkeypatch, installed, expected):
+    def require(engine):
+        raise RuntimeError(f"no GPU for {engine}")
+
+    put_record(places / "results" / "p" / "dpo-s0")
+    monkeypatch.setattr(runs.decode, "require", require)
+    if not installed:
+        monkeypatch.setitem(sys.modules, "trl", None)
+    settings = {"data": "d", "model": {"name": "m", "sha256": "m"}, "parameters": {"pairs": 4}, "engine": "vllm"}
+    with pytest.raises(RuntimeError, match=rf"(?s)no finished record .*there are: dpo-s0.*{expected}"):
+        runs.open_run("02_dpo", "p", "dpo", 3, **settings)
+    assert not (places / "runs").exists()
+
+
 def test_train_always_ignores_recorded_runs_and_keeps_its_own(places, monkeypatch):
     put_record(places / "results" / "p" / "dpo-s0")
     monkeypatch.setenv("TRAIN", "always")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, meter, provenance
+from lib import clock, decode, meter, provenance
 from lib.build import params
 from lib.identity import config_defaults, differences, digest, other_settings
 from lib.paths import RESULTS, RUNS
@@ -270,6 +270,7 @@ def open_run(
     parameters: dict,
     trainer: tuple[str, dict] | None = None,
     variant: str = "",
+    engine: str = "transformers",
 ) -> Run:
     """The run that these settings name: a finished record that matches them, or a live run to train.
 
@@ -277,7 +278,7 @@ def open_run(
     a constant of the code (such as the reward's formula). data: fingerprint of the documents. model: name and sha256 of
     the base weights. parents: records that this run starts from. trainer: name of TRL's config class and the fields
     that the notebook sets on it. variant: what a run beside the arm's own is called, `grpo-lean-s0` beside `grpo-s0`;
-    a name alone, and no part of the identity.
+    a name alone, and no part of the identity. engine: what decodes; a live run needs a machine that has it.
     The environment variable TRAIN says where to look: auto (recorded, then this copy's own, then train), always (this
     copy's own, else train), never (recorded, this copy's own, else RuntimeError).
     Raises RuntimeError when no record matches and training is not possible here, naming what differs, and ValueError
@@ -311,6 +312,7 @@ def open_run(
             if changed:  # the same losses would say nothing
                 told = "; ".join(f"{key}: recorded {have!r}, now {want!r}" for key, (have, want) in changed.items())
                 raise RuntimeError(f"run {name} of profile {profile} was recorded under other parameters: {told}")
+            decode.require(engine)
             run.folder, run.stop_after = Path(folder), int(steps)
             run.folder.mkdir(parents=True, exist_ok=True)
             return run
@@ -322,12 +324,17 @@ def open_run(
         reasons
     )
     if mode == "never":
-        raise RuntimeError(problem + "\nTRAIN=never forbids training it; put the parameters back or use TRAIN=auto.")
+        raise RuntimeError(problem + "\nTRAIN=never forbids training it; ask for a recorded run, or use TRAIN=auto.")
     try:
         import trl  # noqa: F401
+
+        decode.require(engine)
     except ImportError as error:
-        way_out = f"Training it needs more than is installed ({error}): say `make book EXTRA=train`"
-        raise RuntimeError(f"{problem}\n{way_out}, or put the parameters back.") from None
+        needed, extra = ("an NVIDIA GPU and ", "vllm") if engine == "vllm" else ("", "train")
+        way_out = f"Training it needs {needed}more than is installed ({error}): say `make book EXTRA={extra}`"
+        raise RuntimeError(f"{problem}\n{way_out}, or ask for a recorded run.") from None
+    except RuntimeError as error:
+        raise RuntimeError(f"{problem}\nTraining it is not possible here: {error}") from None
     take(scratch)
     _match(run, places)
     if run.record:  # another process finished it meanwhile
