@@ -38,6 +38,18 @@ dtype: str = "float32"  # float32 | bfloat16: type of the base weights
 context_tokens: int = 240  # longest prompt and completion together
 max_completion_tokens: int = 48  # longest completion
 
+# %% tags=["checks"]
+# Before any notebook starts, `lib.build.params` runs the cells with this tag on the values that they are to get.
+for name, value, known in (
+    ("source", source, ("synthetic", "jsonl", "bioguide", "wikibio")),
+    ("engine", engine, ("transformers", "vllm")),
+    ("dtype", dtype, ("float32", "bfloat16")),
+):
+    if value not in known:
+        raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
+if outside_sha256 and not outside_path:
+    raise ValueError(f"outside_sha256: got {outside_sha256[:12]!r} without outside_path, expected both or neither")
+
 # %%
 import pandas as pd
 
@@ -55,8 +67,6 @@ instruction = instruction or data.INSTRUCTION
 # checked before anything is run; one that breaks the form stops here, by file and line.
 
 # %%
-if dtype not in ("float32", "bfloat16"):
-    raise ValueError(f"dtype: got {dtype!r}, expected float32 or bfloat16")
 base_at_hand = (ROOT / base).exists()
 if base_at_hand:
     found = evaluate.weights_sha256(ROOT / base)
@@ -78,8 +88,6 @@ elif not documents_sha256:
         f"path: {path!r} is not there, and documents_sha256 is empty, so no record can be recognised"
     )
 
-if outside_sha256 and not outside_path:
-    raise ValueError(f"outside_sha256: got {outside_sha256[:12]!r} without outside_path, expected both or neither")
 outside_at_hand = not outside_path or (ROOT / outside_path).exists()
 outside = data.load("jsonl", ROOT / outside_path) if outside_path and outside_at_hand else []
 if outside:

@@ -46,14 +46,19 @@ from lib.report import bill, compare, cost, errors, layouts, plots
 setup = records.pinned(profile, "setup")
 given = setup.info["parameters"]  # text, model and decoding are the setup's
 generation = decode.settings(setup)  # how every checkpoint is decoded
+
+# %% tags=["checks"]
 if judged_split not in ("heldout", "dev"):
     raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
 if sft_warmup_share >= 1:
     raise ValueError(
         f"sft_warmup_share: got {sft_warmup_share}, expected a share below 1, since TRL reads 1 as one step"
     )
+if start_documents > given["n_start"]:
+    raise ValueError(f"start_documents: got {start_documents}, expected at most n_start, {given['n_start']}")
 
 
+# %%
 def gold_answers(documents):
     """What SFTTrainer gets: the chat prompt, and the gold record as the assistant's turn."""
     return [
@@ -82,9 +87,6 @@ start_config = dict(
     save_steps=100_000,  # only the last checkpoint is used
     seed=seed,
 )
-start_size = int((setup.splits["split"] == "start").sum())
-if start_documents > start_size:
-    raise ValueError(f"start_documents: got {start_documents}, expected at most {start_size}, the split start")
 start = runs.open_run(
     "01_sft",
     profile,

@@ -48,13 +48,14 @@ from lib.report import bill, compare, cost, diagnose, errors, layouts, plots, pr
 setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start-s{seed}")
 given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded
+
+# %% tags=["checks"]
 if judged_split not in ("heldout", "dev"):
     raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
 if pairs_from not in ("gold", "unlabelled"):
     raise ValueError(f"pairs_from: got {pairs_from!r}, expected gold or unlabelled")
-pool_size = int((setup.splits["split"] == "pool").sum())
-if pair_documents > pool_size:
-    raise ValueError(f"pair_documents: got {pair_documents}, expected at most {pool_size}, the documents of the pool")
+if pair_documents > given["n_pool"]:
+    raise ValueError(f"pair_documents: got {pair_documents}, expected at most n_pool, {given['n_pool']}")
 
 # %% [markdown]
 # ## Config

@@ -25,7 +25,7 @@ start_from: str = "start"  # whose last weights to begin from: start, sft, start
 lora_rank: int = 0  # from the base model: rank of the fresh LoRA adapter (0: full fine-tuning)
 lora_alpha: int = 32  # from the base model: LoRA scale is lora_alpha / lora_rank
 labels: bool = True  # the reward reads the gold record; without, it sees schema and support by the text alone
-hard_samples: int = 0  # only prompts with a wrong one among so many samples, billed (0: all prompts) (needs labels)
+hard_samples: int = 0  # only prompts with a wrong one among so many samples, billed (0: all prompts)
 variant: str = ""  # name of this run beside the arm's own, such as lean ("": the own one); no part of any run
 gradient_checkpointing: bool = False  # recompute activations in the backward pass (TRL's default is true)
 prompts_per_step: int = 8  # prompts (groups) an optimizer step
@@ -46,7 +46,6 @@ price_per_hour: float = 0.0  # price of one GPU, for the progress line (per hour
 # %%
 
 import json
-import re
 
 from lib import clock as clocks
 from lib import data, decode, evaluate, grpo, records, rewards, runs, wasted
@@ -54,14 +53,29 @@ from lib.paths import ROOT
 from lib.report import alarms, bill, compare, cost, diagnose, errors, layouts, plots
 
 setup = records.pinned(profile, "setup")
-own = f"grpo-{variant}" if variant else "grpo"
-if start_from == own or not re.fullmatch(r"base|(start|sft|dpo|grpo)(-[a-z][a-z0-9_]*)?", start_from):
-    raise ValueError(f"start_from: got {start_from!r}, expected base, or another run than {own}, such as start or sft")
 start = setup if start_from == "base" else records.pinned(profile, f"{start_from}-s{seed}")
 given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded
+
+# %% tags=["checks"]
+import re
+
+own = f"grpo-{variant}" if variant else "grpo"
+if start_from == own or not re.fullmatch(r"base|(start|sft|dpo|grpo)(-[a-z][a-z0-9_]*)?", start_from):
+    raise ValueError(f"start_from: got {start_from!r}, expected base, or another run than {own}, such as start or sft")
 if judged_split not in ("heldout", "dev"):
     raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
+if hard_samples and not labels:
+    raise ValueError(f"got hard_samples {hard_samples} and labels {labels}, expected labels True, or hard_samples 0")
+if group_size < 2:
+    raise ValueError(f"group_size: got {group_size}, expected 2 or more")
+if prompts_per_step > given["n_pool"]:
+    raise ValueError(f"prompts_per_step: got {prompts_per_step}, expected at most n_pool, {given['n_pool']}")
+if prompts_per_step * group_size % micro_batch_rollouts or micro_batch_rollouts % group_size:
+    raise ValueError(
+        f"micro_batch_rollouts: got {micro_batch_rollouts}, expected a multiple of group_size {group_size} that "
+        f"divides prompts_per_step x group_size = {prompts_per_step * group_size}"
+    )
 
 # %% [markdown]
 # ## Config
@@ -69,23 +83,7 @@ if judged_split not in ("heldout", "dev"):
 # A step takes `prompts_per_step` groups of `group_size` rollouts. TRL wants the micro-batch and the accumulation:
 
 # %%
-pool_size = int((setup.splits["split"] == "pool").sum())
-if stop_after_dead_steps < 0 or price_per_hour < 0:
-    raise ValueError(
-        f"got stop_after_dead_steps {stop_after_dead_steps}, price_per_hour {price_per_hour}; expected 0 or up"
-    )
-if group_size < 2 or not 1 <= prompts_per_step <= pool_size or grpo_steps < 1 or micro_batch_rollouts < 1:
-    raise ValueError(
-        f"got group_size {group_size}, prompts_per_step {prompts_per_step}, grpo_steps {grpo_steps} and "
-        f"micro_batch_rollouts {micro_batch_rollouts}; expected groups of 2 or more, at most {pool_size} prompts (the "
-        "pool), and 1 or more of the rest"
-    )
 rollouts_per_step = prompts_per_step * group_size
-if rollouts_per_step % micro_batch_rollouts or micro_batch_rollouts % group_size:
-    raise ValueError(
-        f"micro_batch_rollouts: got {micro_batch_rollouts}; expected a multiple of group_size {group_size} that "
-        f"divides prompts_per_step x group_size = {rollouts_per_step}"
-    )
 config = dict(
     max_steps=grpo_steps,
     per_device_train_batch_size=micro_batch_rollouts,

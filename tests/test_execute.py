@@ -127,13 +127,23 @@ def test_a_share_is_at_most_one(folders, write_notebook, text):
         params.effective("03_three", "p", overrides=[("noise", "1.5")], **folders)
 
 
+CHECKS = """if hard and not labels:
+    raise ValueError(f"got hard {hard} and labels {labels}, expected labels True, or hard 0")
+if rate > given["rate"]:
+    raise ValueError(f"rate: got {rate}, expected at most the first notebook's, {given['rate']}")"""
+
+
 @pytest.mark.parametrize("text, overrides", [("hard: 4\nlabels: false", []), ("hard: 4", [("labels", "false")])])
-def test_a_parameter_that_needs_another_one_is_refused_without_it(folders, write_notebook, text, overrides):
-    write_notebook("03_three", "labels: bool = True  # yes or no\nhard: int = 0  # samples (needs labels)")
+def test_what_a_checks_cell_refuses_is_refused_before_the_first_stage(folders, write_notebook, text, overrides):
+    declared = "labels: bool = True  # yes or no\nhard: int = 0  # samples\nrate: float = 0.1  # per second"
+    path = write_notebook("03_three", declared, CHECKS)
+    path.write_text(path.read_text().replace(f"# %%\n{CHECKS}", f'# %% tags=["checks"]\n{CHECKS}'))
     profile(folders, text)
     message = error(folders, "03_three" if overrides else "01_one", overrides)  # a profile's, before the first stage
     assert "p.yaml" in message and ("-p" in message) == bool(overrides)
-    assert "got hard 4 and labels False (of notebooks/03_three.py), expected labels True, or hard 0" in message
+    assert "got hard 4 and labels False, expected labels True, or hard 0 (of notebooks/03_three.py)" in message
+    with pytest.raises(params.ParameterError, match="-p: rate: got 0.2, expected at most the first notebook's, 0.1"):
+        params.effective("03_three", "p", overrides=[("labels", "true"), ("rate", "0.2")], **folders)
     profile(folders, "hard: 4" if not overrides else "labels: false")
     assert params.effective("03_three", "p", **folders)  # either one alone
 

@@ -23,6 +23,7 @@ seeds: [0]
 n_documents: 120
 n_start: 32
 n_pool: 32
+pair_documents: 32
 n_dev: 4
 n_heldout: 8
 start_epochs: 1.0

@@ -87,7 +87,9 @@ def test_an_old_record_is_never_shown_under_new_parameters(places, monkeypatch):
         open_dpo(pairs=8)
 
 
-@pytest.mark.parametrize("installed, expected", [(True, "not possible here: no GPU"), (False, "NVIDIA GPU .*EXTRA=vllm")])
+@pytest.mark.parametrize(
+    "installed, expected", [(True, "not possible here: no GPU"), (False, "NVIDIA GPU .*EXTRA=vllm")]
+)
 def test_where_nothing_can_train_the_records_there_are_are_named(places, monkeypatch, installed, expected):
     def require(engine):
         raise RuntimeError(f"no GPU for {engine}")

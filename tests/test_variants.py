@@ -74,11 +74,26 @@ def test_every_variant_of_the_project_can_be_run():
         (
             "grpo-few",
             "hard_samples: 4\nlabels: false",
-            "grpo-few.yaml: got hard_samples 4 and labels False .*expected lab",
+            "grpo-few.yaml: got hard_samples 4 and labels False, expected lab",
         ),
         ("grpo-sft_lean", "lean: true", "'sft_lean' is what a table calls something else"),  # the variant sft-lean
         ("grpo-dpo", "lean: true", "'dpo' is what a table calls something else"),
         ("sft-rerun", "lean: true", "'rerun' is what a table calls something else"),
+        ("grpo-own", "group_size: 4", "grpo-own.yaml: got group_size 4, as profile smoke has it"),
+        ("grpo-own", "", "grpo-own.yaml: got nothing, as profile smoke has it"),
+        ("grpo-own", "profile: h200\nlean: true", "grpo-own.yaml: profile: got 'h200', .* and PROFILE=smoke"),
+        ("grpo-own", "group_size: 1", "grpo-own.yaml: group_size: got 1, expected 2 or more"),
+        (
+            "grpo-own",
+            "group_size: 7",
+            "grpo-own.yaml: micro_batch_rollouts: got 8, expected a multiple of group_size 7",
+        ),
+        ("grpo-own", "start_from: nowhere", "grpo-own.yaml: start_from: got 'nowhere', expected base, or another run"),
+        ("grpo-own", "start_from: start-few", "grpo-own.yaml: start_from: got 'start-few', but no variant sft-few"),
+        ("dpo-own", "pair_documents: 65", "dpo-own.yaml: pair_documents: got 65, expected at most n_pool, 64"),
+        ("dpo-own", "pairs_from: silver", "dpo-own.yaml: pairs_from: got 'silver', expected gold or unlabelled"),
+        ("sft-own", "own_start: true\nstart_documents: 97", "start_documents: got 97, expected at most n_start, 96"),
+        ("sft-own", "sft_warmup_share: 1", "sft-own.yaml: sft_warmup_share: got 1, expected a share below 1"),
     ],
 )
 def test_a_variant_that_would_change_what_is_not_its_own_is_refused(variant, text, expected, tmp_path):
@@ -211,6 +226,7 @@ max_unaccounted: 0.5
 n_documents: 120
 n_start: 32
 n_pool: 16
+pair_documents: 16
 n_dev: 4
 n_heldout: 8
 start_epochs: 1.0

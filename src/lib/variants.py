@@ -1,8 +1,9 @@
 """A variant: an arm run once more with a few other parameters: `python -m lib.variants PROFILE SEED NAME [check]`.
 
-notebooks/variants/grpo-lean.yaml holds what the run `grpo-lean-s0` has otherwise than `grpo-s0`, whatever the profile.
-It is one ordinary execution of the arm's notebook, with the identity, the record and the checks of every other run. It
-starts from the profile's own runs, so these must be there: the setup, the shared start, and what `start_from` names.
+notebooks/variants/grpo-lean.yaml holds what the run `grpo-lean-s0` has otherwise than `grpo-s0`, whatever the profile,
+or, with a line such as `profile: h200`, on that one alone. It is one ordinary execution of the arm's notebook, with the
+identity, the record and the checks of every other run. It starts from the profile's own runs, so these must be there:
+the setup, the shared start, and what `start_from` names.
 """
 
 import re
@@ -16,7 +17,7 @@ from lib.records import Record, shown
 
 STAGES = {"start": "01_sft", "sft": "01_sft", "dpo": "02_dpo", "grpo": "03_grpo"}  # arm -> notebook
 # What a variant cannot set: its own identity, and the split on which all that are compared were judged.
-FIXED = ("profile", "seed", "variant", "judged_split")
+FIXED = ("seed", "variant", "judged_split")
 OF_START = ("start_", "lora_", "gradient_checkpointing")  # parameters of 01_sft that begin so make the shared start
 
 
@@ -37,15 +38,31 @@ def stage(name: str, folder: Path = VARIANTS) -> str:
 def parameters(profile: str, seed: int, name: str, folder: Path = VARIANTS) -> dict:
     """What the notebook of a variant is executed with.
 
-    Raises params.ParameterError, as `params.effective`; for FIXED; and where a variant of continued SFT changes the
-    shared start, which is the profile's own run, without `own_start`.
+    Raises params.ParameterError, as `params.effective`; for FIXED; for a variant that is another profile's, changes
+    nothing, or begins from one that is not there; and where a variant of continued SFT changes the shared start, which
+    is the profile's own run, without `own_start`.
     """
     notebook, path, varied = stage(name, folder), folder / f"{name}.yaml", params.variant_values(name, folder)
+    if (own_profile := varied.get("profile", profile)) != profile:
+        raise params.ParameterError(
+            f"{path}: profile: got {own_profile!r}, which its values are for, and PROFILE={profile}; expected "
+            f"PROFILE={own_profile}, or a variant with values for {profile}"
+        )
     values = params.effective(notebook, profile, seed, variant=name, variants=folder)
     if fixed := [key for key in FIXED if key in varied]:
         raise params.ParameterError(f"{path}: got {', '.join(fixed)}, which no variant sets")
     own = {key: default for key, (_, default) in params.declared(notebook).items()} | params.profile_values(profile)
-    changed = [key for key in varied if key.startswith(OF_START) and varied[key] != own[key]]
+    differ = [key for key in varied if key != "profile" and varied[key] != own[key]]
+    if not differ:
+        told = ", ".join(f"{key} {own[key]!r}" for key in varied if key != "profile") or "nothing"
+        raise params.ParameterError(f"{path}: got {told}, as profile {profile} has it; expected a value that differs")
+    begun, _, other = values.get("start_from", "").partition("-")
+    makes = f"{'sft' if begun == 'start' else begun}-{other}"
+    if other and not (folder / f"{makes}.yaml").exists():
+        raise params.ParameterError(
+            f"{path}: start_from: got {values['start_from']!r}, but no variant {makes} makes it"
+        )
+    changed = [key for key in differ if key.startswith(OF_START)]
     if notebook == "01_sft" and changed and not values.get("own_start"):
         raise params.ParameterError(
             f"{path}: {', '.join(changed)} would change the shared start, which is the profile's own run; "

@@ -1,8 +1,9 @@
 """Parameters of the notebooks: what each declares, what a profile sets, and one error for everything that is wrong.
 
 A notebook declares its parameters in one cell tagged `parameters`, one a line: `seed: int = 0  # what it is (unit)`.
-The sign of the default says what a number may be, the unit `(share)` or `(share of ...)` that it is at most 1, and
-`(needs other)` that it may be set only where the parameter `other` is on.
+The sign of the default says what a number may be, the unit `(share)` or `(share of ...)` that it is at most 1. What
+else must hold is a cell tagged `checks`. It raises ValueError with the names of the parameters that are wrong, and sees
+those of its notebook and, as `given`, those of the first one, which the notebook itself has from the setup's record.
 A profile is a flat yaml file in notebooks/profiles; a notebook gets those of its keys that it declares. A variant, one
 in notebooks/variants, holds what one run of one notebook has otherwise than the profile.
 """
@@ -38,14 +39,11 @@ def declared(stage, notebooks=NOTEBOOKS):
     if not path.exists():
         names = ", ".join(stages(notebooks)) or "none"
         raise ParameterError(f"no notebook {path}{_nearest(stage, stages(notebooks))} (there are: {names})")
-    lines = path.read_text(encoding="utf8").splitlines()
-    starts = [n for n, line in enumerate(lines) if re.match(r"# %%.*tags=.*\"parameters\"", line)]
-    if len(starts) != 1:
-        raise ParameterError(f'{path}: {len(starts)} cells with tags=["parameters"], expected one')
-    start = starts[0] + 1
-    end = next((n for n in range(start, len(lines)) if lines[n].startswith("# %%")), len(lines))
+    cells = _cells(path, "parameters")
+    if len(cells) != 1:
+        raise ParameterError(f'{path}: {len(cells)} cells with tags=["parameters"], expected one')
     found = {}
-    for node in ast.parse("\n" * start + "\n".join(lines[start:end])).body:
+    for node in ast.parse(cells[0]).body:
         try:
             name, kind, default = node.target.id, ast.unparse(node.annotation), ast.literal_eval(node.value)
         except (AttributeError, ValueError, TypeError):
@@ -60,16 +58,17 @@ def declared(stage, notebooks=NOTEBOOKS):
     return found
 
 
+def _cells(path, tag):
+    """Sources of a notebook's cells with a tag, each on its own lines of the file."""
+    parts = re.split(r"^(?=# %%)", path.read_text(encoding="utf8"), flags=re.M)
+    above = ["\n" * "".join(parts[:n]).count("\n") for n in range(len(parts))]
+    return [above[n] + part for n, part in enumerate(parts) if re.match(rf'# %%.*tags=.*"{tag}"', part)]
+
+
 def shares(stage, notebooks=NOTEBOOKS):
     """Names of a notebook's parameters whose comment states the unit `(share)` or `(share of ...)`."""
     text = (notebooks / f"{stage}.py").read_text(encoding="utf8")
     return set(re.findall(r"^(\w+): [^#\n]*#.*\(share\b", text, re.M))
-
-
-def needs(stage, notebooks=NOTEBOOKS):
-    """Of a notebook's parameters whose comment says `(needs other)`: {name: other}."""
-    text = (notebooks / f"{stage}.py").read_text(encoding="utf8")
-    return dict(re.findall(r"^(\w+): [^#\n]*#.*\(needs (\w+)\)", text, re.M))
 
 
 def profile_values(profile, profiles=PROFILES):
@@ -167,16 +166,20 @@ def effective(
             continue
         if problem := _out_of_range(passed[name], mine[name][1], name in shares(stage, notebooks)):
             problems.append(f"-p {name}: {problem}")
-    for user, names in declarations.items():
+    given = {}  # of the first notebook
+    for user, names in [] if problems else declarations.items():
         own = {name: default for name, (_, default) in names.items()} | values | (passed if user == stage else {})
-        for name, other in needs(user, notebooks).items():
-            if own[name] and not own.get(other):
-                given = files | {"-p": dict(overrides)}
-                place = ", ".join(str(p) for p in given if {name, other} & set(given[p])) or notebooks / f"{user}.py"
-                problems.append(
-                    f"{place}: got {name} {own[name]!r} and {other} {own.get(other)!r} (of notebooks/{user}.py), "
-                    f"expected {other} True, or {name} {names[name][1]!r}"
-                )
+        given = given or own
+        places = {}  # name -> the file that sets it
+        for place, held in (files | {"-p": dict(overrides)}).items() if user == stage else [(path, values)]:
+            places |= dict.fromkeys(held.keys() & names.keys(), str(place))
+        try:
+            for cell in _cells(notebooks / f"{user}.py", "checks"):
+                exec(cell, own | {"given": given})
+        except ValueError as error:
+            named = [places[word] for word in re.findall(r"\w+", str(error)) if word in places]
+            place = ", ".join(dict.fromkeys(named)) or notebooks / f"{user}.py"
+            problems.append(f"{place}: {error} (of notebooks/{user}.py)")
     if problems:
         if unknown:
             problems.append("the parameters there are:")
