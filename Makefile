@@ -7,6 +7,9 @@ TRAIN ?= auto
 PYTHON ?= python3
 VENV ?= .venv
 
+# What looks like one of these variables and is none would be ignored.
+$(foreach name,PROFILES VARIANTS STAGES PARAMETERS VALUE RUNS STEP EXTRAS TARGET TARGETS,\
+  $(if $(filter command,$(origin $(name))),$(error no variable $(name); `make` lists those there are)))
 ifeq ($(wildcard notebooks/profiles/$(PROFILE).yaml),)
 $(error no profile notebooks/profiles/$(PROFILE).yaml; there are: $(basename $(notdir $(wildcard notebooks/profiles/*.yaml))))
 endif
@@ -26,6 +29,9 @@ endif
 ifneq ($(words $(sort $(SEEDS)))$(shell printf '%s\n' '$(SEEDS)' | tr -d '0-9 '),$(words $(SEEDS)))
 $(error SEEDS (or SEED) is "$(SEEDS)"; expected different whole numbers such as 0 1)
 endif
+ifneq ($(and $(filter command,$(origin SEEDS)),$(word 2,$(SEEDS)),$(filter 01_sft 02_dpo 03_grpo trial variant,$(MAKECMDGOALS))),)
+$(error SEEDS is "$(SEEDS)"; expected one seed for $(MAKECMDGOALS))
+endif
 FIRST_SEED := $(firstword $(SEEDS))
 export TRAIN SEEDS
 
@@ -40,11 +46,12 @@ endif
 ifeq ($(filter report train vllm dev,$(EXTRA)),)
 $(error EXTRA is "$(EXTRA)"; expected report, train, vllm or dev)
 endif
-# What is installed already may hold more than what is asked for: of these, the first one that is there will do.
+# What is installed already may hold more than what is asked for: of these, the first one that is there, and newer than
+# the list of packages, will do.
 HOLDS_report := dev vllm train
 HOLDS_train := dev vllm
-there = $(foreach extra,$(HOLDS_$(1)),$(if $(wildcard $(VENV)/.ready-$(extra)),$(extra)))
-ready = $(VENV)/.ready-$(firstword $(there) $(1))
+there = $(foreach extra,$(HOLDS_$(1)),$(shell find $(VENV)/.ready-$(extra) -newer pyproject.toml 2> /dev/null))
+ready = $(firstword $(there) $(VENV)/.ready-$(1))
 READY = $(call ready,$(EXTRA))
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 PY := PYTHONPATH=src $(VENV)/bin/python
@@ -168,10 +175,10 @@ trial: $(call ready,train)  ## try VALUES of a PARAMETER of one STAGE on the dev
 	PROFILE=laptop STAGE=02_dpo PARAMETER=dpo_learning_rate VALUES='3e-5 1e-4'"; exit 1; }
 	@$(PY) -m lib.trials $(PROFILE) $(FIRST_SEED) $(STAGE) $(PARAMETER) $(VALUES)
 
-variant_check: $(call ready,train)
+variant_check: | $(call ready,report)
 	@$(PY) -m lib.variants $(PROFILE) $(FIRST_SEED) $(VARIANT) check
 
-variant: variant_check $(NB)/01_sft-s$(FIRST_SEED).ipynb  ## run a VARIANT of an arm (a file in notebooks/variants) with seed SEED (or the first)
+variant: variant_check $(call ready,train) $(NB)/01_sft-s$(FIRST_SEED).ipynb  ## run a VARIANT of an arm (a file in notebooks/variants) with seed SEED (or the first)
 	@$(PY) -m lib.variants $(PROFILE) $(FIRST_SEED) $(VARIANT)
 
 # ---------------------------------------------------------------- tests

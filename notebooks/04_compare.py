@@ -58,7 +58,6 @@ predictions: str = "book/predictions.yaml"  # file of predictions to score, from
 
 # %%
 import pandas as pd
-import yaml
 
 from lib import records
 from lib.paths import BOOK, RESULTS, ROOT
@@ -67,7 +66,7 @@ from lib.report.compare import LETTERS, NAMES
 from lib.report.outcomes import HELD, NOT_MEASURED, NOT_SHOWN, WRONG, across_seeds, by_seed, each_seed
 from lib.report.show import accuracy, number, per_seed, percent, spent
 
-published = yaml.safe_load((BOOK / "published.yaml").read_text())
+published = study.published()
 their = published["setup"]
 wanted, setup, starts, runs = study.read(profile, seeds)
 both = study.with_both(profile, runs)
@@ -916,7 +915,7 @@ for article, statements in published["findings"].items():
 # verdict turns, the sentence does. A row a sentence; one that rests on two tests has two.
 
 # %%
-claims = phrases.claims(yaml.safe_load((BOOK / "claims.yaml").read_text()), verdicts, quantities)
+claims = phrases.claims(verdicts, quantities)
 
 # %% tags=["hide-input"]
 show.table("claims", claims, layouts.CLAIMS)

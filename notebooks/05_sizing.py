@@ -52,11 +52,9 @@ price_currency: str = "USD"  # its currency (ISO 4217)
 
 # %%
 import pandas as pd
-import yaml
 
 from lib import sizing
-from lib.paths import BOOK
-from lib.report import bench_layouts, benches, layouts, show, sizes
+from lib.report import bench_layouts, benches, layouts, show, sizes, study
 from lib.report.show import percent
 
 models = sizing.models()
@@ -300,7 +298,7 @@ columns |= layouts.written_as(
 )
 columns |= layouts.written_as(".1%", {"generation and sync": "both_share"})
 columns |= layouts.written_as(",.0f", {"generation is half from (tokens)": "crossing"})
-published = yaml.safe_load((BOOK / "published.yaml").read_text())
+published = study.published()
 its_steps, bill = published["tokens"]["rows"][0]["steps"], published["bill"]
 a_step = {row["part"]: row["seconds"] / its_steps for row in bill["rows"]} | {"step": bill["billed_s"] / its_steps}
 theirs = {"generation": a_step["generation"], "sync": a_step["weight sync to the engine"], "step": a_step["step"]}
@@ -320,7 +318,7 @@ show.table("crossing", pd.concat([pd.DataFrame([theirs]), lengths]) if len(lengt
 # model, text or task.
 
 # %%
-from lib.report import compare, cost, planner, study
+from lib.report import compare, cost, planner
 from lib.report.outcomes import by_seed
 
 wanted, setup, starts, runs = study.read(profile, seeds)

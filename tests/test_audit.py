@@ -1,6 +1,7 @@
 """Every kind of tampering with a record is found, and only finished, pinned runs become records."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pandas as pd
@@ -165,6 +166,25 @@ def test_a_damaged_run_json_is_one_failure_among_the_others(study, capsys, text)
     (study / "start-s0" / "run.json").write_text(text)
     assert audit.verify() == 2  # the start, and arm A, whose parent it is
     assert capsys.readouterr().out.count("start-s0/run.json: damaged: expected") == 2
+
+
+@pytest.mark.parametrize(
+    "changed, expected",
+    [
+        ({"billed_s": "437"}, "billed_s: got '437', expected a number"),
+        ({"billed_s": None}, "billed_s: got None, expected a number"),
+        ({"billed_s": -1}, "billed_s: got -1, expected seconds, a number of 0 or more"),
+        ({"train_s": float("nan")}, "train_s: got nan, expected seconds, a number of 0 or more"),
+        ({"device": "H200"}, "device: got 'H200', expected lines `name: value`"),
+        ({"device": {"kind": "cuda"}}, "device: got {'kind': 'cuda'}, expected the key name"),
+    ],
+)
+def test_a_field_of_another_kind_is_named_and_so_is_the_run(study, capsys, changed, expected):
+    seal(study / "sft-s0", **changed)
+    assert audit.verify() == 1
+    told = capsys.readouterr().out
+    assert f"sft-s0/run.json: {expected}" in told
+    assert re.search(r"3 recorded runs, 1 do not verify: \S*/p/sft-s0$", told)
 
 
 def test_a_replay_names_the_runs_there_are(study):

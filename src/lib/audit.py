@@ -194,7 +194,7 @@ def _place_problems(run):
 
 def verify() -> int:
     """Check every recorded run and its parents; prints a line a run and returns the number of failures."""
-    failures = 0
+    failed = []
     folders = sorted(path for path in RESULTS.glob("*/*") if path.is_dir())
     if not folders:
         print(f"no recorded runs in {records.shown(RESULTS)}: nothing to verify")
@@ -209,9 +209,9 @@ def verify() -> int:
         print(f"{records.shown(folder)}: {'DOES NOT VERIFY' if found else 'ok'}{older}")
         for line in found:
             print(f"  {line}")
-        failures += bool(found)
-    print(f"{len(folders)} recorded runs, {failures} do not verify")
-    return failures
+        failed += [records.shown(folder)] if found else []
+    print(f"{len(folders)} recorded runs, {len(failed)} do not verify{': ' if failed else ''}{', '.join(failed)}")
+    return len(failed)
 
 
 def replay(profile: str, name: str, steps: int) -> int:

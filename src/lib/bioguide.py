@@ -190,7 +190,7 @@ def write(source: str | Path, out: str | Path) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python -m lib.bioguide BULK.zip OUT.jsonl.gz")
+        sys.exit(f"got {' '.join(sys.argv[1:])!r}, expected BULK.zip OUT.jsonl.gz")
     try:
         print(f"{write(*sys.argv[1:])} documents in {sys.argv[2]}")
     except (OSError, ValueError) as error:

@@ -12,12 +12,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import clock, data
+from lib import clock, data, written
 from lib.identity import differences, digest
 from lib.paths import RESULTS, ROOT, RUNS
 
 TABLES = ("steps", "phases", "checkpoints", "predictions", "predictions_outside", "rollouts", "splits", "likelihood")
 VERDICTS = ("right", "wrong", "missing", "spurious")
+SECONDS = ("billed_s", "train_s", "evaluation_s", "imports_s", "resume_s", "lost_s", "timer_call_s")
+# What the fields of a run.json are, for `written.check`; an older record may lack some.
+KINDS = (
+    dict.fromkeys(("run", "arm", "id", "profile"), str)
+    | dict.fromkeys(("identity", "parents", "parameters", "trainer", "versions", "facts", "files"), dict)
+    | dict.fromkeys(SECONDS, written.NUMBER)
+    | {"device": {"kind": str, "name": str}, "attempts": [dict]}
+)
 
 
 class Record:
@@ -29,6 +37,12 @@ class Record:
         if not path.exists():
             raise FileNotFoundError(f"no finished record in {self.folder}: run.json is missing")
         self.info = clock.read_json(path, "run", "arm", "seed", "id", "identity")
+        written.check(self.info, {key: kind for key, kind in KINDS.items() if key in self.info}, f"{shown(path)}:")
+        for key in SECONDS:
+            if not 0 <= self.info.get(key, 0) < float("inf"):  # nor NaN
+                raise ValueError(
+                    f"{shown(path)}: {key}: got {self.info[key]!r}, expected seconds, a number of 0 or more"
+                )
         self.name, self.arm, self.seed = self.info["run"], self.info["arm"], self.info["seed"]
 
     def table(self, name: str) -> pd.DataFrame:

@@ -9,8 +9,8 @@ from numbers import Number
 from typing import NamedTuple
 
 import numpy as np
-import yaml
 
+from lib import written
 from lib.paths import BOOK
 
 GIB, GB = 2**30, 1e9
@@ -106,9 +106,7 @@ def above_zero(**numbers) -> None:
 
 def models() -> dict[str, Shape]:
     """The models of book/models.yaml by name. Raises ValueError with the model and field that is wrong."""
-    listed, found = yaml.safe_load((BOOK / "models.yaml").read_text()), {}
-    if not isinstance(listed, dict) or not all(isinstance(e, dict) and "config" in e for e in listed.values()):
-        raise ValueError("book/models.yaml: expected models by name, each with its config")
+    listed, found = written.read(BOOK / "models.yaml", {...: {"config": dict}}), {}
     for name, entry in listed.items():
         try:
             found[name] = read(entry["config"])

@@ -49,5 +49,5 @@ def convert(folder: Path) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m lib.smollm2 FOLDER")
+        sys.exit(f"got {' '.join(sys.argv[1:])!r}, expected FOLDER")
     print(convert(Path(sys.argv[1])))

@@ -74,7 +74,10 @@ def main(profile: str, seed: int, stage: str, parameter: str, values: list[str])
 
 if __name__ == "__main__":
     if len(sys.argv) < 6 or sys.argv[3] not in ARMS or not sys.argv[2].isdigit():
-        sys.exit(f"usage: python -m lib.trials PROFILE SEED STAGE PARAMETER VALUE...   (STAGE: {', '.join(ARMS)})")
+        sys.exit(
+            f"got {' '.join(sys.argv[1:])!r}, expected PROFILE SEED STAGE PARAMETER VALUE..., with a whole number for "
+            f"SEED and one of {', '.join(ARMS)} for STAGE"
+        )
     try:
         main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5], sys.argv[5:])
     except params.ParameterError as error:

@@ -93,7 +93,7 @@ def main(profile: str, seed: int, name: str) -> Path:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (4, 5) or not sys.argv[2].isdigit() or sys.argv[4:] not in ([], ["check"]):
-        sys.exit("usage: python -m lib.variants PROFILE SEED NAME [check]   (check: its parameters only)")
+        sys.exit(f"got {' '.join(sys.argv[1:])!r}, expected PROFILE SEED NAME [check], with a whole number for SEED")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the kernel is ended too
     try:
         if sys.argv[4:]:

@@ -105,5 +105,5 @@ def main(target: Path = RESULTS / "bench" / "base_drift.csv", after=AFTER) -> No
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        sys.exit("usage: python -m lib.bench.base_drift")
+        sys.exit(f"got {' '.join(sys.argv[1:])!r}, expected no arguments")
     main()

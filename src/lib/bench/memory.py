@@ -26,9 +26,8 @@ import time
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
-from lib import clock, records, sizing
+from lib import clock, records, sizing, written
 from lib.bench import cases
 from lib.paths import BASE, BOOK, RESULTS
 
@@ -247,7 +246,7 @@ def child(arguments, names: list[str]) -> int:
     told = dict(configurations=names, steps=STEPS, rank=RANK, tiny=arguments.tiny)
     results = Results(arguments.out, "memory", "memory", told)
     tokenizer = decode.load_tokenizer(arguments.model or BASE)
-    listed = yaml.safe_load((BOOK / "models.yaml").read_text())
+    listed = written.read(BOOK / "models.yaml", {...: {"config": dict}})
     for name in names:
         if time.monotonic() > end:
             progress(f"time is over before {name}")

@@ -91,4 +91,6 @@ if __name__ == "__main__":
         case [profile, seed, steps] if seed.isdigit() and steps.isdigit() and int(steps) > 0:
             main(profile, int(seed), int(steps))
         case _:
-            sys.exit("usage: python -m lib.bench.timers PROFILE SEED [STEPS]")
+            sys.exit(
+                f"got {' '.join(sys.argv[1:])!r}, expected PROFILE SEED [STEPS], with whole numbers for SEED and STEPS"
+            )

@@ -4,7 +4,7 @@ import hashlib
 import html.parser
 import re
 
-import yaml
+from lib import written
 
 # elements that make a browser fetch what their attribute names; a plain link <a href> is not one
 _FETCHING = {
@@ -25,7 +25,7 @@ def toc(path):
         for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
             walk(child)
 
-    walk(yaml.safe_load(path.read_text(encoding="utf8")))
+    walk(written.read(path))
     return [re.sub(r"\.(md|ipynb)$", "", name) for name in found]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import yaml
 
+from lib import written
 from lib.build import pages, params
 from lib.paths import BOOK, ROOT, RUNS
 
@@ -177,7 +178,10 @@ def build(book, config, out, announcement=None):
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        settings = yaml.safe_load(config.read_text(encoding="utf8"))
+        settings, names = written.read(config, dict), pages.toc(book / "_toc.yml")
+    except ValueError as error:
+        raise BookError(str(error)) from None
+    try:
         if announcement:
             settings.setdefault("html", {})["announcement"] = announcement
         (work / "_config.yml").write_text(yaml.safe_dump(settings), encoding="utf8")
@@ -191,7 +195,7 @@ def build(book, config, out, announcement=None):
         (built / ".buildinfo").unlink(missing_ok=True)  # a hash of absolute paths
         if done.returncode or "WARNING:" in done.stdout:
             raise BookError("jupyter-book:\n" + _report(done.stdout))
-        problems = pages.check(built, pages.toc(book / "_toc.yml"))
+        problems = pages.check(built, names)
         if problems:
             raise BookError("\n".join(problems))
         os.utime(built / "index.html", ns=(started_ns, started_ns))  # an edit made during the build is newer than it

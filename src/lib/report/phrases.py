@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from lib import written
+from lib.paths import BOOK
 from lib.report import alarms, cost, diagnose, layouts, outcomes
 from lib.report import variants as beside
 from lib.report.compare import NAMES
@@ -230,14 +232,21 @@ def brier(score: dict, scores: pd.DataFrame) -> str:
     )
 
 
-def claims(sections: dict, verdicts: dict, quantities: dict) -> pd.DataFrame:
+def claims(verdicts: dict, quantities: dict) -> pd.DataFrame:
     """The judging sentences of book/claims.yaml as they were glued, with how their verdicts came out and p by seed.
 
     verdicts: name -> outcome by seed. quantities: `p_<name>` -> p after Holm by seed, of the names that are tested.
+    Raises ValueError with the section whose row is wrong.
     """
     rows = []
-    for section, sentences in sections.items():
-        for key, name, tested, test in sentences:
+    for section, sentences in written.read(BOOK / "claims.yaml", {...: [[str | None]]}).items():
+        for sentence in sentences:
+            if len(sentence) != 4 or sentence[0] not in told or sentence[1] not in (None, *verdicts):
+                raise ValueError(
+                    f"book/claims.yaml: {section}: got {sentence}, expected the key of a text glued before, a verdict "
+                    "or null, what is tested, and how"
+                )
+            key, name, tested, test = sentence
             p = {seed: p_value(p) for seed, p in quantities.get(f"p_{name}", {}).items()}
             row = {"key": key, "sentence": told[key], "tested": tested, "test": test, "section": section}
             row["outcome"] = "the sentence says it" if name is None else outcomes.outcome(verdicts[name])

@@ -18,8 +18,8 @@ import operator
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
+from lib import written
 from lib.report.compare import NAMES
 from lib.report.outcomes import HELD, NOT_SHOWN, WRONG
 
@@ -55,18 +55,6 @@ PLANNED = {
 
 class PredictionError(ValueError):
     """What is wrong with a file of predictions: file, entry, field, what came, what was expected."""
-
-
-class _Strict(yaml.SafeLoader):
-    """A loader for which a key that comes twice is an error; plain yaml keeps the last one and says nothing."""
-
-    def construct_mapping(self, node, deep=False):
-        seen = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} comes twice", key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 def planned() -> list[str]:
@@ -115,9 +103,9 @@ def load(path: Path, quantities) -> tuple[str, dict[str, dict]]:
     quantities: the names that a prediction may use. Raises PredictionError at the first thing that is wrong.
     """
     try:
-        content = yaml.load(Path(path).read_text(encoding="utf8"), _Strict)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise PredictionError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+        content = written.read(Path(path))
+    except ValueError as error:
+        raise PredictionError(str(error)) from None
     _keys(content, ("profile", "predictions"), str(path))
     if not (isinstance(content["profile"], str) and content["profile"]):
         raise PredictionError(f"{path}: profile: got {content['profile']!r}, expected the name of a profile")

@@ -9,8 +9,8 @@ from math import isfinite
 from typing import NamedTuple
 
 import pandas as pd
-import yaml
 
+from lib import written
 from lib.paths import BOOK
 from lib.report import cost, plots
 from lib.report.outcomes import by_seed
@@ -125,7 +125,8 @@ def notes(texts: dict) -> None:
 @cache
 def words() -> dict:
     """Captions, texts for who cannot see a figure, and what stands where there is nothing to show."""
-    return yaml.safe_load((BOOK / "captions.yaml").read_text())
+    shape = {"tables": {...: str}, "figures": {...: {"alt": str, "caption": str}}, "absent": {...: str}}
+    return written.read(BOOK / "captions.yaml", shape)
 
 
 def filled(key: str, text: str, facts: dict) -> str:
@@ -134,6 +135,8 @@ def filled(key: str, text: str, facts: dict) -> str:
         return text.format_map(told | facts)
     except KeyError as error:
         raise ValueError(f"book/captions.yaml: {key} names {error}, expected the key of a text glued before") from None
+    except (ValueError, IndexError) as error:  # a brace without its other one, or with nothing between
+        raise ValueError(f"book/captions.yaml: {key}: {error}, expected names in braces") from None
 
 
 def absent(key: str, facts: dict) -> None:

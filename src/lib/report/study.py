@@ -4,10 +4,40 @@ import contextlib
 import os
 import re
 
-from lib import records
+from lib import records, written
+from lib.paths import BOOK
 from lib.report import compare
+from lib.written import NUMBER
 
 ARMS = ("start", *compare.NAMES)
+
+
+def published() -> dict:
+    """The published study's figures, of book/published.yaml. Raises ValueError with the field that is wrong."""
+
+    def rows(texts=(), numbers=()):
+        own = dict.fromkeys(texts, str) | dict.fromkeys(numbers, NUMBER)
+        return {"rows": [own | {...: NUMBER | None}]}
+
+    ends = [f"{side}_logp_{end}" for side in ("chosen", "rejected") for end in ("first", "last")]
+    tenths = [f"zero_{tenth}" for tenth in ("first", "middle", "last")]
+    shape = {
+        "setup": dict.fromkeys(("model", "text", "device", "price_date"), str)
+        | {"usd_per_hour": NUMBER, "n": int, "seeds": int, "learning_rates": {...: NUMBER}},
+        "final": rows(["arm"]),
+        "equal_spend": rows(["of"]),
+        "all_budgets": rows(),
+        "reach_and_hold": rows(["of"], ["seed", "sft_hours"]),
+        "dpo": rows(numbers=ends) | {"pairs": int},
+        "errors": {"places_share": NUMBER},
+        "bill": rows(["part"], ["seconds", "share"]) | {"billed_s": NUMBER},
+        "tokens": rows(numbers=["steps", "trainer", "generated"]),
+        "groups": rows(numbers=["seed", *tenths]),
+        "nulls": rows(["checkpoint"]) | {"gold": {...: int}},
+        "predictions": dict.fromkeys(("made", "wrong", "mixed"), int),
+        "findings": {"source": str, ...: {...: {"published": str, "text": str}}},
+    }
+    return written.read(BOOK / "published.yaml", shape)
 
 
 def read(profile: str, seeds: list[int]) -> tuple[list[int], records.Record, dict, dict]:
