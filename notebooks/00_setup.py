@@ -38,7 +38,7 @@ dtype: str = "float32"  # float32 | bfloat16: type of the base weights
 context_tokens: int = 240  # longest prompt and completion together
 max_completion_tokens: int = 48  # longest completion
 
-# %% tags=["checks"]
+# %% tags=["checks", "hide-input"]
 # Before any notebook starts, `lib.build.params` runs the cells with this tag on the values that they are to get.
 for name, value, known in (
     ("source", source, ("synthetic", "jsonl", "bioguide", "wikibio")),

@@ -47,7 +47,7 @@ setup = records.pinned(profile, "setup")
 given = setup.info["parameters"]  # text, model and decoding are the setup's
 generation = decode.settings(setup)  # how every checkpoint is decoded
 
-# %% tags=["checks"]
+# %% tags=["checks", "hide-input"]
 if judged_split not in ("heldout", "dev"):
     raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
 if sft_warmup_share >= 1:

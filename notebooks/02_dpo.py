@@ -49,7 +49,7 @@ setup, start = records.pinned(profile, "setup"), records.pinned(profile, f"start
 given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded
 
-# %% tags=["checks"]
+# %% tags=["checks", "hide-input"]
 if judged_split not in ("heldout", "dev"):
     raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
 if pairs_from not in ("gold", "unlabelled"):

@@ -57,7 +57,7 @@ start = setup if start_from == "base" else records.pinned(profile, f"{start_from
 given = setup.info["parameters"]
 generation = decode.settings(setup)  # how every checkpoint is decoded
 
-# %% tags=["checks"]
+# %% tags=["checks", "hide-input"]
 import re
 
 own = f"grpo-{variant}" if variant else "grpo"
