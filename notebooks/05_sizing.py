@@ -366,7 +366,7 @@ from IPython.display import HTML
 from lib.report import page, quiz
 
 on_page = {name: models[name] for name in ("Qwen3-1.7B", "SmolLM2-135M", "Qwen2.5-7B", "Qwen2.5-14B")}
-show.glue("page", HTML(page.render(on_page, known, rates)), display=False)
+show.glue("page", HTML(page.render(on_page, known, rates, rates and steptime.measured(cells))), display=False)
 show.glue("exercises", HTML(quiz.render(quiz.exercises(models, known))), display=False)
 
 # %% [markdown]
