@@ -538,8 +538,32 @@ show.notes(
         "published_update": percent(theirs["share"][cost.TOGETHER]),
     }
 )
+show.note("remainders", " and ".join(sorted(cost.REMAINDERS - {cost.UNACCOUNTED})))
 show.table("bill", pd.DataFrame({"part": seen}), layouts.bill(parts, theirs), csv=bill)
 show.figure("bill", plots.time_shares, bill[bill["part"].isin(seen)])
+
+# %% [markdown]
+# One of these numbers, followed into the file of one run, and which phases of that file make which row of the bill.
+
+# %%
+example_seed, example = next(iter(grpo.items()))
+by_phase = cost.by_phase(example.phases)
+generated = by_phase[by_phase["phase"] == "generation"]
+billed_s = example.info["billed_s"]
+
+# %% tags=["hide-input"]
+show.notes(
+    {
+        "example_seed": example_seed,
+        "example_file": records.shown(example.folder / "phases.parquet"),
+        "example_rows": f"{generated['n'].sum():,}",
+        "example_seconds": f"{generated['seconds'].sum():,.2f} s",
+        "example_billed": f"{billed_s:,.2f} s",
+        "example_share": percent(generated["seconds"].sum() / billed_s),
+        "example_outside": f"{billed_s - by_phase['seconds'].sum():z,.2f} s",
+    }
+)
+show.table("phases", by_phase, layouts.PHASES)
 
 # %% [markdown]
 # Tokens say why. The trainer takes every rollout's whole sequence, prompt included, through each of its passes, while

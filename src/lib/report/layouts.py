@@ -353,6 +353,13 @@ def bills(by_run: pd.DataFrame) -> dict:
 
 SHARES = {**PART, "seconds": scaled("seconds", ",.2f"), "share": scaled("share", ".1%")}
 
+PHASES = {
+    "row of the bill": lambda row: row.part,
+    "phase in the file": lambda row: row.phase,
+    **columns({"rows": "n"}, counts),
+    **written_as(",.2f", {"seconds": "seconds"}),
+}
+
 LEDGER = {
     **NAMED,
     "unaccounted": scaled("unaccounted", ".2%"),
