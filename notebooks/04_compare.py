@@ -969,12 +969,16 @@ show.notes(
     {
         "predictions_profile": made_for,
         "predictions_standing": known_before,
-        "predictions_tally": phrases.tally(scores["outcome"].str.replace("; [^)]*", "", regex=True)),
-        "predictions_missed": phrases.missed(scores),
-        "predictions_brier": phrases.brier(score, scores),
+        "predictions_score": phrases.predictions(score, scores),
     }
 )
 show.table("predictions", scores.drop(columns="values"), layouts.PREDICTIONS)
+
+# %% [markdown]
+# What the first article has a place for and these runs did not measure; its section on limits prints the list.
+
+# %% tags=["hide-input"]
+show.not_measured("cost_curves")
 
 # %% [markdown]
 # ## Recap

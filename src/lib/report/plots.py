@@ -379,3 +379,9 @@ def table(rows: pd.DataFrame, name: str, caption: str, csv: pd.DataFrame | None 
 def absent(text: str) -> HTML:
     """What stands in a picture's place when its numbers were not measured."""
     return HTML(f'<p class="absent"><em>{html.escape(text)}</em></p>')
+
+
+def listed(introduced: str, texts) -> HTML:
+    """Texts as a list with a line before it; nothing where there are none."""
+    rows = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
+    return HTML(f"<p>{html.escape(introduced)}</p><ul>{rows}</ul>" if rows else "")
