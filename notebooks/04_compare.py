@@ -580,9 +580,9 @@ for source, key in (("here", "token_ratio"), ("published", "published_token_rati
 # %% [markdown]
 # ### GRPO: where the signal goes
 #
-# A group whose rollouts all got one reward has advantage 0 and moves nothing. Tenths of the steps, as above.
-# What could be avoided is an upper bound: the no-grad forward serves only the engine's importance-sampling correction
-# (at beta 0 and one iteration a batch), and a group without variance need not be trained on.
+# A group whose rollouts all got one reward, a *zero-variance group*, has advantage 0 and moves nothing. Tenths of the
+# steps, as above. What could be avoided is an upper bound: the no-grad forward serves only the engine's
+# importance-sampling correction (at beta 0 and one iteration a batch), and a zero-variance group need no training.
 
 # %%
 counted = {seed: diagnose.constant_groups(run) for seed, run in grpo.items()}
@@ -593,9 +593,7 @@ rows = [
 signal = pd.DataFrame(rows)
 saturates = signal.set_index("seed")["rose"].reindex(wanted).to_dict()
 told = {row["seed"]: diagnose.signal_sentence(row) for row in rows}
-groups_verdict = across_seeds(
-    {seed: told.get(seed) for seed in wanted}, "Groups without variance in reward were not counted"
-)
+groups_verdict = across_seeds({seed: told.get(seed) for seed in wanted}, "Zero-variance groups were not counted")
 print(groups_verdict)
 
 # %% tags=["hide-input"]
@@ -677,7 +675,7 @@ show.table("projected_multiples", other_multiples, bench_layouts.MULTIPLES)
 show.notes(bench_phrases.projected(other_multiples, published, rates))
 
 # %% [markdown]
-# Two things found on the way, in TRL: what its weight sync leaves in the frozen base, and groups without variance that
+# Two things found on the way, in TRL: what its weight sync leaves in the frozen base, and zero-variance groups that
 # its own measure misses, in every recorded GRPO run of any profile.
 
 # %%

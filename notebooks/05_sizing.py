@@ -216,7 +216,7 @@ known = constants or sizing.CONSTANTS
 tiers = sizes.tiers(large, constants=known, **job)
 
 # %% tags=["hide-input"]
-columns = {"model": lambda row: row.model.replace("-", layouts.NO_BREAK_HYPHEN)}
+columns = {"model": lambda row: layouts.unbroken(row.model)}
 columns |= {"update": lambda row: row.update, "method": lambda row: row.method.upper()}
 for n, size in sizes.CARDS:
     columns[f"{n} x {size}"] = layouts.only(f"on_{n}x{size}", sizes.SHORT.get)
@@ -259,7 +259,7 @@ print(steptime.told(timed))
 
 # %% tags=["hide-input"]
 columns = {"case": lambda row: row.case, "trainer": lambda row: row.variant}
-columns |= {"dead groups": lambda row: f"{row.dead_share:.0%}"}
+columns |= {"zero-variance groups": lambda row: f"{row.dead_share:.0%}"}
 columns |= {
     "steps": lambda row: "timers inside" if row.timed else "whole",
     "role": lambda row: "fit" if row.fit else "-" if row.case in steptime.FITTED else "held out",
@@ -282,7 +282,8 @@ show.table("steptime", timed, columns)
 
 # %%
 shape = models["Qwen3-1.7B"]
-ways = {"stock": dict(lean=False), "all savings": dict(lean=True), "all savings, 0.9 dead": dict(lean=True, dead=0.9)}
+ways = {"stock": dict(lean=False), "all savings": dict(lean=True)}
+ways["all savings, 0.9 zero-variance"] = dict(lean=True, dead=0.9)
 rows = []
 for gpu in steptime.GPUS if rates else ():
     for way, how in ways.items():

@@ -98,13 +98,17 @@ def banner(runs, source_sha256=None):
         versions = ", ".join(
             f"{p} {v}" for p in ("torch", "transformers", "trl", "vllm") if (v := info["versions"].get(p))
         )
-        commit = f"commit `{_short(info['commit'])}`" if info["commit"] else "no commit noted"
+        commit = f"commit `{_short(info['commit'])}`" if _noted(info) else "no commit noted"
         lines.append(
             f"- `{info['run']}` ({info['profile']}): {_device(info)}, finished {_date(info)}, {commit}"
             + (f"; {versions}" if versions else "")
             + ("; the code of this copy has changed since" if _changed(info, source_sha256) else "")
         )
     return ":::{admonition} Where these numbers come from\n:class: note\n" + "\n".join(lines) + "\n:::"
+
+
+def _noted(info):
+    return info["commit"] not in (None, "unknown")
 
 
 def _changed(info, source_sha256):
@@ -219,8 +223,8 @@ def announce(profile, used, source_sha256=None):
     infos = [info for info, _ in used.values()]
     devices = sorted({_device(info) for info in infos})
     dates = sorted({_date(info) for info in infos})
-    commits = sorted({_short(info["commit"]) for info in infos if info["commit"]})
-    without = [info["run"] for info in infos if not info["commit"]]
+    commits = sorted({_short(info["commit"]) for info in infos if _noted(info)})
+    without = [info["run"] for info in infos if not _noted(info)]
     changed = [info for info in infos if _changed(info, source_sha256)]
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     told = f"Profile {profile}: {len(infos)} runs on {', '.join(devices)}, {when}"

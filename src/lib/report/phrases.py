@@ -133,7 +133,7 @@ def null_verdict(more_nulls: dict[int, str]) -> str:
 
 
 def wasted(run) -> str | None:
-    """What a GRPO run spent on groups without signal; None where it was not measured."""
+    """What a GRPO run spent on zero-variance groups; None where it was not measured."""
     seconds = diagnose.column(run.steps, "wasted_s").sum(min_count=1)
     if pd.isna(seconds):
         return None

@@ -177,7 +177,7 @@ def group_signal(lines: pd.DataFrame) -> Figure:
     for seed, line in lines.groupby("seed"):
         axes[0].plot(line["step"], 100 * line["zero_variance"], seed_style(seed), color=ARM_COLOURS["grpo"])
         axes[1].plot(line["step"], line["entropy"], seed_style(seed), color=ARM_COLOURS["grpo"])
-    axes[0].set_ylabel("groups without variance in reward (%)")
+    axes[0].set_ylabel("zero-variance groups (%)")
     axes[0].set_ylim(0, 103)
     axes[1].set_ylabel("entropy (nats per token)")
     axes[1].set_ylim(bottom=0)

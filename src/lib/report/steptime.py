@@ -48,8 +48,8 @@ PARTS = {
 
 def positions(prompts: int, group: int, prompt: float, completion: float, dead: float, lean: bool) -> float:
     """Positions in a pass with gradient. Stock takes each rollout with its prompt, padded to the longest completion (to
-    the longest prompt, too: left out here); lean takes a live group's prompt once. dead: share of groups without
-    variance."""
+    the longest prompt, too: left out here); lean takes a live group's prompt once. dead: share of
+    zero-variance groups."""
     if lean:
         return prompts * (1 - dead) * (prompt + group * completion)
     return prompts * group * (prompt + LONGEST * completion)
@@ -254,7 +254,7 @@ def told(own: pd.DataFrame | None) -> str:
             found.append(f"{name}: not measured")
             continue
         worst = rows.loc[rows["error"].abs().idxmax()]
-        where = f"{worst['case']}, {worst['variant']}, {worst['dead_share']:.0%} of the groups dead"
+        where = f"{worst['case']}, {worst['variant']}, {worst['dead_share']:.0%} zero-variance groups"
         off = f"off by {rows['error'].abs().median():.1%} in the median of {len(rows)}"
         found.append(f"{name}: {off}, by {worst['error']:+.1%} at worst ({where})")
     return "; ".join(found)
