@@ -757,9 +757,9 @@ show.note("divergence", each_seed(divergence, lambda rows: preference.alarm_phra
 #
 # An arm's notebook run again with a few settings changed, or from another start. What differs is read off the two
 # records. Each is compared at its own end: with the end of its arm's run of that seed, and with the checkpoint that it
-# began from; exact tests, Holm over all of them. The bill is that of the rule above; a start that it counts is the run
-# that the variant itself began from. Two that belong together, such as C and A from the weak start, are compared at the
-# most that both have spent.
+# began from; exact tests, Holm over both tests of every variant and seed as one family. The bill is that of the rule
+# above; a start that it counts is the run that the variant itself began from. Two that belong together, such as C and A
+# from the weak start, are compared at the most that both have spent.
 
 # %%
 beside |= {
