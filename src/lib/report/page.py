@@ -127,7 +127,7 @@ def beyond(names: list[str], measured: dict) -> str:
             low, high = measured[name[2:]]
             span = f"{label[0].lower()}{label[1:]} (measured: {low}{'' if low == high else f' to {high}'})"
             found.append((f"x_{name[2:]} < {low} || x_{name[2:]} > {high}", span))
-    return " + ".join(f"(({outside}) ? {json.dumps(f', {what}')} : '')" for outside, what in found)
+    return " + ".join(f"(({outside}) ? {json.dumps(f'; {what}')} : '')" for outside, what in found)
 
 
 def phrases(measured: dict | None) -> dict[str, tuple[str, str]]:
