@@ -537,8 +537,32 @@ show.notes(
         "published_update": percent(theirs["share"][cost.TOGETHER]),
     }
 )
+show.note("remainders", " and ".join(sorted(cost.REMAINDERS - {cost.UNACCOUNTED})))
 show.table("bill", pd.DataFrame({"part": seen}), layouts.bill(parts, theirs), csv=bill)
 show.figure("bill", plots.time_shares, bill[bill["part"].isin(seen)])
+
+# %% [markdown]
+# One of these numbers, followed into the file of one run, and which phases of that file make which row of the bill.
+
+# %%
+example_seed, example = next(iter(grpo.items()))
+by_phase = cost.by_phase(example.phases)
+generated = by_phase[by_phase["phase"] == "generation"]
+billed_s = example.info["billed_s"]
+
+# %% tags=["hide-input"]
+show.notes(
+    {
+        "example_seed": example_seed,
+        "example_file": records.shown(example.folder / "phases.parquet"),
+        "example_rows": f"{generated['n'].sum():,}",
+        "example_seconds": f"{generated['seconds'].sum():,.2f} s",
+        "example_billed": f"{billed_s:,.2f} s",
+        "example_share": percent(generated["seconds"].sum() / billed_s),
+        "example_outside": f"{billed_s - by_phase['seconds'].sum():z,.2f} s",
+    }
+)
+show.table("phases", by_phase, layouts.PHASES)
 
 # %% [markdown]
 # Tokens say why. The trainer takes every rollout's whole sequence, prompt included, through each of its passes, while
@@ -555,9 +579,9 @@ for source, key in (("here", "token_ratio"), ("published", "published_token_rati
 # %% [markdown]
 # ### GRPO: where the signal goes
 #
-# A group whose rollouts all got one reward has advantage 0 and moves nothing. Tenths of the steps, as above.
-# What could be avoided is an upper bound: the no-grad forward serves only the engine's importance-sampling correction
-# (at beta 0 and one iteration a batch), and a group without variance need not be trained on.
+# A group whose rollouts all got one reward, a *zero-variance group*, has advantage 0 and moves nothing. Tenths of the
+# steps, as above. What could be avoided is an upper bound: the no-grad forward serves only the engine's
+# importance-sampling correction (at beta 0 and one iteration a batch), and a zero-variance group need no training.
 
 # %%
 counted = {seed: diagnose.constant_groups(run) for seed, run in grpo.items()}
@@ -568,9 +592,7 @@ rows = [
 signal = pd.DataFrame(rows)
 saturates = signal.set_index("seed")["rose"].reindex(wanted).to_dict()
 told = {row["seed"]: diagnose.signal_sentence(row) for row in rows}
-groups_verdict = across_seeds(
-    {seed: told.get(seed) for seed in wanted}, "Groups without variance in reward were not counted"
-)
+groups_verdict = across_seeds({seed: told.get(seed) for seed in wanted}, "Zero-variance groups were not counted")
 print(groups_verdict)
 
 # %% tags=["hide-input"]
@@ -652,7 +674,7 @@ show.table("projected_multiples", other_multiples, bench_layouts.MULTIPLES)
 show.notes(bench_phrases.projected(other_multiples, published, rates))
 
 # %% [markdown]
-# Two things found on the way, in TRL: what its weight sync leaves in the frozen base, and groups without variance that
+# Two things found on the way, in TRL: what its weight sync leaves in the frozen base, and zero-variance groups that
 # its own measure misses, in every recorded GRPO run of any profile.
 
 # %%
@@ -734,9 +756,9 @@ show.note("divergence", each_seed(divergence, lambda rows: preference.alarm_phra
 #
 # An arm's notebook run again with a few settings changed, or from another start. What differs is read off the two
 # records. Each is compared at its own end: with the end of its arm's run of that seed, and with the checkpoint that it
-# began from; exact tests, Holm over all of them. The bill is that of the rule above; a start that it counts is the run
-# that the variant itself began from. Two that belong together, such as C and A from the weak start, are compared at the
-# most that both have spent.
+# began from; exact tests, Holm over both tests of every variant and seed as one family. The bill is that of the rule
+# above; a start that it counts is the run that the variant itself began from. Two that belong together, such as C and A
+# from the weak start, are compared at the most that both have spent.
 
 # %%
 beside |= {
@@ -944,12 +966,16 @@ show.notes(
     {
         "predictions_profile": made_for,
         "predictions_standing": known_before,
-        "predictions_tally": phrases.tally(scores["outcome"].str.replace("; [^)]*", "", regex=True)),
-        "predictions_missed": phrases.missed(scores),
-        "predictions_brier": phrases.brier(score, scores),
+        "predictions_score": phrases.predictions(score, scores),
     }
 )
 show.table("predictions", scores.drop(columns="values"), layouts.PREDICTIONS)
+
+# %% [markdown]
+# What the first article has a place for and these runs did not measure; its section on limits prints the list.
+
+# %% tags=["hide-input"]
+show.not_measured("cost_curves")
 
 # %% [markdown]
 # ## Recap

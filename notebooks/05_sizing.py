@@ -214,7 +214,7 @@ known = constants or sizing.CONSTANTS
 tiers = sizes.tiers(large, constants=known, **job)
 
 # %% tags=["hide-input"]
-columns = {"model": lambda row: row.model.replace("-", layouts.NO_BREAK_HYPHEN)}
+columns = {"model": lambda row: layouts.unbroken(row.model)}
 columns |= {"update": lambda row: row.update, "method": lambda row: row.method.upper()}
 for n, size in sizes.CARDS:
     columns[f"{n} x {size}"] = layouts.only(f"on_{n}x{size}", sizes.SHORT.get)
@@ -257,7 +257,7 @@ print(steptime.told(timed))
 
 # %% tags=["hide-input"]
 columns = {"case": lambda row: row.case, "trainer": lambda row: row.variant}
-columns |= {"dead groups": lambda row: f"{row.dead_share:.0%}"}
+columns |= {"zero-variance groups": lambda row: f"{row.dead_share:.0%}"}
 columns |= {
     "steps": lambda row: "timers inside" if row.timed else "whole",
     "role": lambda row: "fit" if row.fit else "-" if row.case in steptime.FITTED else "held out",
@@ -280,7 +280,8 @@ show.table("steptime", timed, columns)
 
 # %%
 shape = models["Qwen3-1.7B"]
-ways = {"stock": dict(lean=False), "all savings": dict(lean=True), "all savings, 0.9 dead": dict(lean=True, dead=0.9)}
+ways = {"stock": dict(lean=False), "all savings": dict(lean=True)}
+ways["all savings, 0.9 zero-variance"] = dict(lean=True, dead=0.9)
 rows = []
 for gpu in steptime.GPUS if rates else ():
     for way, how in ways.items():
@@ -364,7 +365,7 @@ from IPython.display import HTML
 from lib.report import page, quiz
 
 on_page = {name: models[name] for name in ("Qwen3-1.7B", "SmolLM2-135M", "Qwen2.5-7B", "Qwen2.5-14B")}
-show.glue("page", HTML(page.render(on_page, known, rates)), display=False)
+show.glue("page", HTML(page.render(on_page, known, rates, rates and steptime.measured(cells))), display=False)
 show.glue("exercises", HTML(quiz.render(quiz.exercises(models, known))), display=False)
 
 # %% [markdown]

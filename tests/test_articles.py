@@ -24,6 +24,7 @@ from nbclient.exceptions import CellExecutionError
 from lib import records
 from lib.data import FIELDS
 from lib.paths import BOOK, NOTEBOOKS, RESULTS, ROOT, RUNS
+from lib.report import plots
 from lib.report.predictions import load
 from lib.report.study import read
 
@@ -157,10 +158,10 @@ def test_a_changed_number_moves_what_depends_on_it_and_nothing_else():
     base, other = study("base"), study("perturbed")
     moved = {key for key in base if base[key] != other[key]}
     of_generation = {"bill_generation", "bill_most", "figure_bill", "table_bill"}
+    of_generation |= {"table_phases", "example_seconds", "example_share", "example_file"}  # the last: another folder
     of_generation |= {"table_bills", "table_ledger", "table_work"}  # shares of the bill, and of the train seconds
     of_dpo = {"last_dpo", "gain_dpo", "dpo_task", "table_final", "table_equal_spend", "table_pairs", "table_errors"}
     of_both = {"table_quantities", "table_claims", "table_predictions"}
-    of_both |= {"predictions_tally"}  # made for another profile, so none is scored
     of_dpo |= {"figure_cost_curves", "places_share", "table_rules", "table_variation", "detectable"}
     of_dpo |= {"figure_differences", "table_budgets"}
     of_dpo |= {"table_dpo_fields", "dpo_worse", "dpo_fields_worse", "table_dpo_pairs", "figure_dpo_pairs"}
@@ -316,12 +317,13 @@ def test_predictions_are_scored_in_each_seed(tmp_path):
         ("held in 1 of 2 seeds", "0.250"),
         ("not decidable", "-"),
     ]
-    assert glued["predictions_brier"].startswith("0.130 over the 2 that can be decided; 0.170 would be")
-    assert glued["predictions_tally"] == "of 3, 1 held, 1 held in 1 of 2 seeds, 1 not decidable"
-    assert glued["predictions_missed"] == "none" and glued["predictions_profile"] == "other"
+    counts, brier, coin = glued["predictions_score"].split(". ")
+    assert counts == "of 3, 1 held, 1 held in 1 of 2 seeds, 1 not decidable" and coin.endswith(": none")
+    assert "lower is better: 0.130 over the 2 that can be decided; 0.170 would be" in brier
+    assert glued["predictions_profile"] == "other"
     assert glued["predictions_standing"] == (
         "unchanged since 1 of 9 runs began, not the one that 1 of 9 runs began under, "
-        "of unknown age beside 7 of 9 runs, which did not note it"
+        "not known to be older than 7 of 9 runs, which did not note it"
     )
 
 
@@ -398,7 +400,7 @@ def test_settings_tried_and_interrupted_runs_are_told():
     assert glued["table_trials"].count("<td>yes</td>") == 1
     assert "continued SFT was chosen as best among 2 values tried on dev" in glued["tuning"]
     assert "GRPO was left untuned, at the published value" in glued["tuning"]
-    row = re.search(r"<td>grpo-s0</td>(.*?)</tr>", glued["table_attempts"], re.S).group(1)
+    row = re.search(r"<td>grpo.s0</td>(.*?)</tr>", glued["table_attempts"], re.S).group(1)
     assert re.findall(r"<td>([^<]*)</td>", row) == ["Fake GPU", "2", "1", "900.0", "3.0", "7.0", "45.0"]
     assert "No trial" in study("base")["table_trials"]
 
@@ -520,13 +522,16 @@ def test_the_pages_ask_only_for_what_the_notebook_gives(article):
     assert asked <= set(glued), sorted(asked - set(glued))
 
 
-def test_what_was_not_measured_is_one_line():
-    """Parts that need a measurement are closed again, each has what stands in its place, and the style that hides."""
+def test_what_was_not_measured_is_listed_once():
+    """Parts that need a measurement are closed again, each has its line in the list, and the style that hides."""
     text, style = (BOOK / "cost_curves.md").read_text(), (BOOK / "_static" / "book.css").read_text()
     parts = re.findall(r'^<div class="if-measured">\n(.*?)^</div>$', text, flags=re.S | re.M)
     assert len(parts) == text.count("<div") == text.count("</div>") and "div.if-measured:has(p.absent" in style
     absent = yaml.safe_load((BOOK / "captions.yaml").read_text())["absent"]
     assert all(set(re.findall(r"\{glue\} (\w+)", part)) <= set(absent) for part in parts)
+    full, small = (study(which)["not_measured_cost_curves"] for which in ("varied", "small"))
+    assert "No variant of an arm" in small and small.count("Fixed pairs were not judged") == 1
+    assert "No variant of an arm" not in full and plots.listed("Not measured:", []).data == ""
 
 
 def test_published_figures_name_their_source():

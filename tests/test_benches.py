@@ -86,7 +86,7 @@ def test_what_lean_gains_at_other_lengths_is_told_from_short_answers_to_long():
 
 def test_the_parts_of_a_step_add_up_and_a_pass_not_made_is_missing():
     table = benches.side_by_side(benches.phases(ROWS))
-    assert table.columns[:4].tolist() == ["stock", "stock-best", "lean", "stock, 50% dead"]
+    assert table.columns[:4].tolist() == ["stock", "stock-best", "lean", "stock, 50% zero-variance"]
     assert table.loc[benches.STEP][:3].tolist() == pytest.approx([5.0, 3.0, 0.65])
     assert pd.isna(table.loc["no-grad forward", "lean"]) and "reference forward" not in table.index
     assert table.loc[benches.REST][:3].tolist() == pytest.approx([0.1, 0.1, 0.03])
@@ -225,11 +225,11 @@ def test_the_projected_bill_by_hand():
     table = projection.bill(PHASES, STUDY).set_index("part")
     assert table.loc["sum", ["published", "stock"]].tolist() == pytest.approx([1000, 1000])
     # of stock's seconds lean has: generation 3/4, sync 1/20, rest 0, no-grad 0, grad 1/10, update 0.2 of 2
-    live = table["lean, no dead group"]
+    live = table["lean, no zero-variance group"]
     assert live[:6].tolist() == pytest.approx([45, 1, 0, 0, 20, 20])
     assert live["reward function"] == 200 and live[projection.KEPT] == 100 and live["sum"] == pytest.approx(386)
     # half of the groups dead: grad forward 0.05 of 1 s; backward 0.09 s, clipping and optimizer 0.02 s of 2 s
-    dead = table["lean, the study's dead groups"]
+    dead = table["lean, the study's zero-variance groups"]
     assert dead["grad forward"] == pytest.approx(10)
     assert dead["backward + clipping + optimizer"] == pytest.approx(200 * 0.11 / 2)
     assert table["TRL's own switches"]["sum"] == pytest.approx(1000 - 300)
@@ -239,7 +239,7 @@ def test_multiples_follow_the_bill_and_a_gets_its_own_savings():
     rates = projection.arm_rates(fake_bench.arm_rows())  # four times the tokens a second
     table = projection.multiples(PHASES, STUDY, rates).set_index("way")
     assert table.loc["stock", ["multiple", "own_multiple"]].tolist() == pytest.approx([20, 80])
-    assert table.loc["lean, no dead group", "multiple"] == pytest.approx(20 * 0.386)
+    assert table.loc["lean, no zero-variance group", "multiple"] == pytest.approx(20 * 0.386)
     none = projection.arm_rates(None)
     assert projection.multiples(PHASES, STUDY, none)["own_multiple"].isna().all()
 
@@ -276,11 +276,11 @@ def test_dead_groups_over_a_run_by_hand():
 
 def test_nothing_is_projected_beyond_what_was_measured():
     live = PHASES[PHASES["dead_share"] == 0]
-    assert "lean, the study's dead groups" not in projection.bill(live, STUDY)
+    assert "lean, the study's zero-variance groups" not in projection.bill(live, STUDY)
     assert projection.bill(live[live["variant"] == "lean"], STUDY).empty
     study = STUDY | {"groups": {"rows": [{"seed": 0} | dict.fromkeys(("zero_first", "zero_middle", "zero_last"), 0.9)]}}
     below = PHASES[PHASES["dead_share"] < 0.9]
-    assert "lean, the study's dead groups" not in projection.bill(below, study)
+    assert "lean, the study's zero-variance groups" not in projection.bill(below, study)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,9 @@ def test_shares_by_hand():
     assert table.loc["load, start, checkpoints", "share"] == 0.15
     assert table.loc[cost.UNACCOUNTED, "seconds"] == 10  # 4 s in steps under no timer, 6 s outside any row
     assert table["share"].sum() == pytest.approx(1)
+    by_phase = cost.by_phase(phases).set_index("phase")
+    assert by_phase.loc["generation"].tolist() == ["generation", 2, 50]
+    assert by_phase["part"].tolist()[2:] == ["load, start, checkpoints"] * 2 + [cost.UNACCOUNTED]
 
 
 def test_a_phase_that_was_not_measured_is_missing_not_zero():

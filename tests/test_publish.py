@@ -109,7 +109,11 @@ def test_banner_names_device_date_commit_versions_and_changed_code():
 def test_announcement():
     other = {**INFO, "commit": None, "device": {"kind": "cuda", "name": "A GPU", "count": 2}, "attempts": []}
     line = publish.announce("p", {"a": (INFO, ""), "b": (other, "")})
-    assert "2 runs on 2 × A GPU, A GPU" in line and "0123456789-dirty, unknown" in line
+    assert "2 runs on 2 × A GPU, A GPU" in line and line.endswith("0123456789-dirty (no commit noted: dpo-s0)")
+    line = publish.announce(
+        "p", {"a": (INFO, ""), "b": (other | {"commit": "unknown", "source_sha256": "new"}, "")}, {"02_dpo": "new"}.get
+    )
+    assert line.endswith(". The code of this copy has changed since 1 of them")
 
 
 def test_pages_of_a_table_of_contents(tmp_path):

@@ -28,10 +28,14 @@ def opened(folder):
     return re.search(r"<pre id=.answer.>(.*?)</pre>", done.stdout, re.S)[1]
 
 
+MEASURED = {"models": ["Qwen3-1.7B"], "prompt": (71, 407), "completion": (40, 348), "prompts": (16, 16)}
+MEASURED |= {"group": (8, 8), "rows": (16, 32)}
+
+
 def browse(folder, rates, script):
     """The page's answer to a script."""
     shutil.copytree(BOOK / "_static" / "vega", folder / "vega")
-    body = page.render(MODELS, CONSTANTS, rates, static="vega")
+    body = page.render(MODELS, CONSTANTS, rates, rates and MEASURED, static="vega")
     tail = f'<pre id="answer"></pre><script>sizingView.runAsync().then(() => {{ {script} }});</script>'
     (folder / "page.html").write_text(f"<!doctype html><meta charset='utf-8'><body>{body}{tail}</body>")
     return json.loads(opened(folder))
@@ -51,13 +55,14 @@ def grid(n=60):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium to open the page with")
 def test_the_page_computes_what_python_computes(tmp_path):
-    inputs = list(grid())
+    at_first = {name: first for name, (*_, first) in page.RANGES.items()}
+    inputs = [*grid(), at_first | dict.fromkeys(page.inputs([]), 0)]
     script = f"""const found = [];
       for (const values of {json.dumps(inputs)}) {{
         for (const [name, value] of Object.entries(values)) sizingView.signal(name, value);
         sizingView.run();
         const row = {{}};
-        for (const name of {json.dumps(list(page.outputs(list(MODELS.values()), CONSTANTS, RATES)))})
+        for (const name of {json.dumps(list(page.outputs(list(MODELS.values()), CONSTANTS, RATES)) + ["w_step0"])})
           row[name] = sizingView.signal(name);
         found.push(row);
       }}
@@ -70,8 +75,11 @@ def test_the_page_computes_what_python_computes(tmp_path):
         assert said == pytest.approx(memory, rel=1e-3, abs=1e-6)
         for number, lean in enumerate(page.WAYS.values()):
             time = page.time(shape, update, lean, x, RATES)
-            said = {k: row[f"t{number}_{page.TIME.index(k) if k in page.TIME else k}"] for k in time}
+            said = {k: row[f"t{number}_{list(page.TIME).index(k) if k in page.TIME else k}"] for k in time}
             assert said == pytest.approx(time, rel=1e-3, abs=1e-9)
+        within = all(ends[0] <= x[f"x_{name}"] <= ends[1] for name, ends in MEASURED.items() if name != "models")
+        within = within and (x["x_model"], update) == (0, "lora")
+        assert row["w_step0"].endswith(" s" if within else f" ({page.BEYOND})")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium to open the page with")

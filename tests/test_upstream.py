@@ -1,4 +1,4 @@
-"""Findings on TRL: groups without variance that it does not count, and what a weight sync leaves in the base."""
+"""Findings on TRL: zero-variance groups that it does not count, and what a weight sync leaves in the base."""
 
 from types import SimpleNamespace
 

@@ -99,14 +99,21 @@ def banner(runs, source_sha256=None):
         versions = ", ".join(
             f"{p} {v}" for p in ("torch", "transformers", "trl", "vllm") if (v := info["versions"].get(p))
         )
-        commit = info["commit"] or "unknown"
-        same = source_sha256 is None or source_sha256(info.get("stage")) == info["source_sha256"]
+        commit = f"commit `{_short(info['commit'])}`" if _noted(info) else "no commit noted"
         lines.append(
-            f"- `{info['run']}` ({info['profile']}): {_device(info)}, finished {_date(info)}, commit `{_short(commit)}`"
+            f"- `{info['run']}` ({info['profile']}): {_device(info)}, finished {_date(info)}, {commit}"
             + (f"; {versions}" if versions else "")
-            + ("" if same else "; the code of this copy has changed since")
+            + ("; the code of this copy has changed since" if _changed(info, source_sha256) else "")
         )
     return ":::{admonition} Where these numbers come from\n:class: note\n" + "\n".join(lines) + "\n:::"
+
+
+def _noted(info):
+    return info["commit"] not in (None, "unknown")
+
+
+def _changed(info, source_sha256):
+    return source_sha256 is not None and source_sha256(info.get("stage")) != info["source_sha256"]
 
 
 def _device(info):
@@ -214,14 +221,21 @@ def _report(output):
 # ------------------------------------------------------------------------------------------------- command
 
 
-def announce(profile, used):
-    """The line on top of every page: which profile, on which device, when, from which commit."""
+def announce(profile, used, source_sha256=None):
+    """The line on top of every page: which profile, on which device, when, from which commit, and whether the code of
+    this copy (`source_sha256`, as for `banner`) has changed since."""
     infos = [info for info, _ in used.values()]
     devices = sorted({_device(info) for info in infos})
     dates = sorted({_date(info) for info in infos})
-    commits = sorted({_short(info["commit"] or "unknown") for info in infos})
+    commits = sorted({_short(info["commit"]) for info in infos if _noted(info)})
+    without = [info["run"] for info in infos if not _noted(info)]
+    changed = [info for info in infos if _changed(info, source_sha256)]
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"Profile {profile}: {len(infos)} runs on {', '.join(devices)}, {when}, commit {', '.join(commits)}"
+    told = f"Profile {profile}: {len(infos)} runs on {', '.join(devices)}, {when}"
+    told += f", commit {' and '.join(commits)}" if commits else ""
+    told += f" (no commit noted: {', '.join(without)})" if without else ""
+    of = "" if len(changed) == len(infos) else f" {len(changed)} of them"
+    return told + (f". The code of this copy has changed since{of}" if changed else "")
 
 
 def main(arguments=None):
@@ -242,7 +256,8 @@ def main(arguments=None):
             BOOK / "stages",
             provenance.source_sha256,
         )
-        build(BOOK, ROOT / "_config.yml", HTML, html.escape(announce(options.profile, used)) if used else None)
+        line = html.escape(announce(options.profile, used, provenance.source_sha256)) if used else None
+        build(BOOK, ROOT / "_config.yml", HTML, line)
     except BookError as error:
         sys.exit(f"The book was not published.\n{error}")
     print(f"\nRuns behind the book (profile {options.profile}):")

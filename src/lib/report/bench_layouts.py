@@ -4,7 +4,7 @@ import pandas as pd
 
 from lib.report.benches import STEPS
 from lib.report.compare import LETTERS, NAMES
-from lib.report.layouts import columns, counts, only, scaled, written_as
+from lib.report.layouts import NAMED, columns, counts, only, scaled, written_as
 from lib.report.show import number, times
 
 
@@ -38,7 +38,7 @@ def steps(row) -> str:
 
 
 WHAT = {"wall": "whole", "phases": "timers inside", "recorded": "without generating"}
-DEAD = {"dead groups": scaled("dead_share", ".0%")}
+DEAD = {"zero-variance groups": scaled("dead_share", ".0%")}
 SESSION = {"session": only("session", moment)}
 
 LEAN = (
@@ -155,7 +155,7 @@ BASE_DRIFT = {
 }
 
 CONSTANT_GROUPS = {
-    "run": lambda row: row.run,
+    **NAMED,
     "device": lambda row: row.device,
     **columns({"groups": "groups", "max equals min": "constant"}, counts),
     "TRL's count": lambda row: "not logged" if pd.isna(row.trl) else counts(row.trl),

@@ -223,7 +223,7 @@ def side_by_side(timed: pd.DataFrame) -> pd.DataFrame:
     """Of `phases`: a row a part that any cell has, the step, and how many were timed; a column a cell."""
     names = []
     for row in timed.itertuples():
-        dead = f", {row.dead_share:.0%} dead" if row.dead_share else ""
+        dead = f", {row.dead_share:.0%} zero-variance" if row.dead_share else ""
         names.append(row.variant + dead + ("" if row.case == PUBLISHED else f", answers of {row.answer:.0f}"))
     table = timed.set_index(pd.Index(names))[[*cost.PARTS, REST, "step", "n"]].T.dropna(how="all")
     return table.rename({"step": STEP, "n": STEPS})

@@ -13,7 +13,8 @@ def tables(record, title: str, max_unaccounted: float) -> HTML:
     """
     info = record.info
     shares = cost.share_table(record.phases, info["billed_s"], max_unaccounted, record.name).dropna(subset="seconds")
-    told = f"{title}: {info['billed_s']:.1f} billed seconds on {info['device']['name']}."
+    told = f"{title}: {info['billed_s']:.1f} billed seconds on {info['device']['name']}. "
+    told += "Unaccounted: under no timer, or left of a timed span beside the phases inside it."
     closed = ledger.table([record])
     passes = ledger.passes(record).assign(run=record.name)
     parts = (

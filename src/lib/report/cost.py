@@ -203,8 +203,19 @@ def share_table(phases: pd.DataFrame, billed_s: float, max_unaccounted: float, r
             f"expected at most {max_unaccounted:.1%} (max_unaccounted){worst}"
         )
     rest = {"seconds": unaccounted_s, "host_s": billed_s - table["host_s"].sum(), "share": unaccounted_s / billed_s}
-    table = pd.concat([table, pd.DataFrame([{"part": UNACCOUNTED, "phases": "", **rest}])], ignore_index=True)
+    rest |= {"part": UNACCOUNTED, "phases": " + ".join(sorted(REMAINDERS & set(by_phase.index)))}
+    table = pd.concat([table, pd.DataFrame([rest])], ignore_index=True)
     return table.astype(dict.fromkeys([*clocks, "share"], float))
+
+
+def by_phase(phases: pd.DataFrame) -> pd.DataFrame:
+    """Billed rows of a ledger by phase, in the order of the bill: `phase`, `part` (its row there), `n`, `seconds`."""
+    billed = phases.assign(seconds=seconds(phases))[phases["billed"].astype(bool)]
+    part_of = {phase: part for part, group in PARTS.items() for phase in group} | dict.fromkeys(REMAINDERS, UNACCOUNTED)
+    rows = billed.groupby("phase", as_index=False)["seconds"].agg(n="size", seconds="sum")
+    rows.insert(1, "part", [part_of.get(phase, phase) for phase in rows["phase"]])
+    order = [*PARTS, *sorted(set(rows["part"]) - {*PARTS, UNACCOUNTED}), UNACCOUNTED]
+    return rows.sort_values("part", kind="stable", key=lambda part: part.map(order.index), ignore_index=True)
 
 
 def worst_step(phases: pd.DataFrame) -> tuple[int | None, float | None]:

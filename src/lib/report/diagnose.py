@@ -149,15 +149,15 @@ def signal_sentence(row: dict) -> str | None:
     if pd.isna(row["rose"]):
         return None
     if row["zero_all"] == 1:
-        return "GRPO never had a signal: every group was without variance in reward, from the first step to the last"
-    more = "groups without variance in reward became more frequent over the steps"
+        return "GRPO never had a signal: every group was a zero-variance group, from the first step to the last"
+    more = "zero-variance groups became more frequent over the steps"
     if row["rose"] == HELD:
         if row["zero_last"] > 0.5:
             return f"GRPO used up its own signal: {more}, to more than half"
         return f"GRPO lost part of its signal: {more}, to less than half"
     less = more.replace("became more frequent", "are not shown to become more frequent")
     if row["zero_first"] >= 0.5:
-        return f"GRPO had little signal from the start: half of the groups or more were without it, and {less}"
+        return f"GRPO had little signal from the start: half of the groups or more had equal rewards, and {less}"
     return f"GRPO kept its signal: {less}"
 
 
@@ -172,7 +172,7 @@ def signal_tenths(steps: pd.DataFrame) -> pd.DataFrame:
     zero, gradient = column(steps, "zero_variance_groups") / groups, column(steps, "grad_norm")
     ratio = "sampling/importance_sampling_ratio"
     measures = {
-        "groups without variance": zero,
+        "zero-variance groups": zero,
         "of these, all right": kinds["right"] / groups,
         "of these, equal in between": kinds["between"] / groups,
         "of these, all wrong": kinds["wrong"] / groups,

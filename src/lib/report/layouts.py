@@ -21,8 +21,13 @@ RUN = {"run": lambda row: f"{row.source}, seed {row.seed}"}
 ARM = {"arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}".replace(" ", NO_BREAK)}
 SEED = {"seed": lambda row: str(row.seed)}
 FIELD = {"field": lambda row: row.field.replace("_", " ")}
-NAMED = {"run": lambda row: row.run}
+NAMED = {"run": lambda row: unbroken(row.run)}
 PART = {"part": lambda row: row.part}
+
+
+def unbroken(name: str) -> str:
+    """A name such as grpo-s0, at whose hyphens no line ends."""
+    return name.replace("-", NO_BREAK_HYPHEN)
 
 
 def only(name: str, form):
@@ -348,10 +353,17 @@ def bills(by_run: pd.DataFrame) -> dict:
         seconds, shares = by_run["seconds", run], by_run["share", run]
         return lambda row: "-" if pd.isna(seconds[row.part]) else f"{seconds[row.part]:,.1f} ({shares[row.part]:.1%})"
 
-    return PART | {run: cell(run) for run in by_run["share"]}
+    return PART | {unbroken(run): cell(run) for run in by_run["share"]}
 
 
 SHARES = {**PART, "seconds": scaled("seconds", ",.2f"), "share": scaled("share", ".1%")}
+
+PHASES = {
+    "row of the bill": lambda row: row.part,
+    "phase in the file": lambda row: row.phase,
+    **columns({"rows": "n"}, counts),
+    **written_as(",.2f", {"seconds": "seconds"}),
+}
 
 LEDGER = {
     **NAMED,

@@ -23,7 +23,7 @@ RANGES = {
     "x_prompts": ("Prompts a step", 1, 128, 1, 16),
     "x_group": ("Rollouts a prompt (G)", 2, 64, 1, 8),
     "x_rows": ("Rollouts in a micro-batch", 1, 128, 1, 16),
-    "x_dead": ("Groups without variance, share", 0, 0.99, 0.01, 0),
+    "x_dead": ("Zero-variance groups, share", 0, 0.99, 0.01, 0),
     "x_price": ("Price of a GPU-hour, $", 0.5, 15, 0.01, 4.41),
 }
 OF_TIME = ("x_dead", "x_price")  # inputs that memory does not depend on
@@ -35,8 +35,15 @@ MEMORY = (
     "rollouts' cache",
     "reserve",
 )
-TIME = ("training", "generation", "sync", "fixed")
+# parts of `steptime.PARTS` -> what the chart calls them
+TIME = {
+    "training": "training",
+    "generation": "generation",
+    "sync": "weights to the engine",
+    "fixed": "rest, the same at any length",
+}
 WAYS = {"TRL's trainer": False, "all savings": True}
+BEYOND = "beyond what was measured"
 
 
 def inputs(names: list[str]) -> dict[str, tuple]:
@@ -101,12 +108,30 @@ def outputs(shapes: list[sizing.Shape], constants: dict, rates: dict | None) -> 
     found = {f"m_{k if k == 'used' else MEMORY.index(k)}": text(v) for k, v in told.items()}
     for number, lean in enumerate(WAYS.values() if rates else ()):
         told = each(lambda s, u, lean=lean: time(s, u, lean, x, rates), models, updates)
-        found |= {f"t{number}_{TIME.index(k) if k in TIME else k}": text(v) for k, v in told.items()}
+        found |= {f"t{number}_{list(TIME).index(k) if k in TIME else k}": text(v) for k, v in told.items()}
     return found
 
 
-def phrases(timed: bool) -> dict[str, tuple[str, str]]:
-    """The numbers as text: name -> (label, expression of a text)."""
+def beyond(names: list[str], measured: dict) -> str:
+    """Inputs outside `measured`, each with what was measured, as an expression of a text: empty where none is.
+
+    measured: of `steptime.measured`, whose steps all trained an adapter, on the models named there.
+    """
+    known = [names.index(name) for name in measured["models"] if name in names]
+    found = [
+        (f"indexof({known}, x_model) < 0", f"model (measured: {' and '.join(measured['models'])})"),
+        (f"x_update != {UPDATES.index('lora')}", "update (measured: LoRA)"),
+    ]
+    for name, (label, *_) in RANGES.items():
+        if name[2:] in measured:
+            low, high = measured[name[2:]]
+            span = f"{label[0].lower()}{label[1:]} (measured: {low}{'' if low == high else f' to {high}'})"
+            found.append((f"x_{name[2:]} < {low} || x_{name[2:]} > {high}", span))
+    return " + ".join(f"(({outside}) ? {json.dumps(f'; {what}')} : '')" for outside, what in found)
+
+
+def phrases(measured: dict | None) -> dict[str, tuple[str, str]]:
+    """The numbers as text: name -> (label, expression of a text). measured: as for `beyond`, None without rates."""
     card = f"[{', '.join(map(str, CARDS_GIB))}][x_card]"
     verdict = f"m_used <= {sizes.ROOM} * {card} ? ': fits' : ': does not fit'"
     parts = [f"{json.dumps(f'{part} ')} + format(m_{k}, ',.1f')" for k, part in enumerate(MEMORY)]
@@ -114,40 +139,46 @@ def phrases(timed: bool) -> dict[str, tuple[str, str]]:
         "w_memory": ("Memory in use on the card", f"format(m_used, ',.1f') + ' of ' + {card} + ' GiB' + ({verdict})"),
         "w_parts": ("Of it (GiB)", " + '; ' + ".join(parts)),
     }
-    if timed:
+    if measured:
+        gpu = f"of the {steptime.MEASURED_ON} that was measured, whatever card is chosen"
+        inputs_told = f"left ? '{BEYOND}: ' + slice(left, 2) : 'each input within what was measured'"
+        found["w_measured"] = ("Seconds and prices", f"'{gpu}; ' + ({inputs_told})")
+        mark = f"(left ? ' ({BEYOND})' : '')"
+        low, high = measured["completion"]
         for number, way in enumerate(WAYS):
             t = f"t{number}"
-            found[f"w_step{number}"] = (
-                f"A step on an {steptime.MEASURED_ON}, {way}",
-                f"format({t}_step, ',.2f') + ' s'",
-            )
-            found[f"w_usd{number}"] = (f"A thousand steps, {way}", f"'$' + format({t}_usd, ',.2f')")
+            found[f"w_step{number}"] = (f"A step, {way}", f"format({t}_step, ',.2r') + ' s' + {mark}")
+            found[f"w_usd{number}"] = (f"A thousand steps, {way}", f"'$' + format({t}_usd, ',.2r') + {mark}")
             never = f"{t}_discriminant < 0 || {t}_half < 0"
-            half = f"{never} ? 'never' : 'from ' + format({t}_half, ',.0f') + ' tokens a completion on'"
+            half = f"'from ' + format({t}_half, ',.2r') + ' tokens a completion on'"
+            outside = f"left || {never} || {t}_half < {low} || {t}_half > {high}"
+            half = f"({never} ? 'never' : {half}) + ({outside} ? ' ({BEYOND})' : '')"
             found[f"w_half{number}"] = (f"Generation is half of a step, {way}", half)
-        found["w_multiple"] = ("Break-even: TRL's step costs", "format(t0_step / t1_step, ',.2f') + ' lean ones'")
+        steps = f"format(t0_step / t1_step, ',.2r') + ' steps with all savings' + {mark}"
+        found["w_multiple"] = ("One step of TRL's trainer costs as much as", steps)
     return found
 
 
-def spec(names: list[str], found: dict[str, str], timed: bool) -> dict:
+def spec(names: list[str], found: dict[str, str], measured: dict | None) -> dict:
     """The Vega-Lite specification: inputs, what is computed from them, and the charts."""
     params = []
     for name, (label, words) in inputs(names).items():
         bound = {"input": "select", "options": list(range(len(words))), "labels": words, "name": label}
         params.append({"name": name, "value": 2 if name == "x_card" else 0, "bind": bound})
     for name, (label, low, high, step, first) in RANGES.items():
-        if name in OF_TIME and not timed:
+        if name in OF_TIME and not measured:
             continue
         bound = {"input": "range", "min": low, "max": high, "step": step, "name": label}
         params.append({"name": name, "value": first, "bind": bound})
     params += [{"name": name, "expr": expression} for name, expression in found.items()]
-    params += [{"name": name, "expr": expression} for name, (_, expression) in phrases(timed).items()]
+    params += [{"name": "left", "expr": beyond(names, measured)}] if measured else []
+    params += [{"name": name, "expr": expression} for name, (_, expression) in phrases(measured).items()]
 
     def bars(title, rows, value, field, y):
         colour = {"field": "part", "sort": None, "scale": {"scheme": "tableau10"}, "legend": {"title": None}}
         colour["legend"] |= {"orient": "bottom", "columns": 3, "labelLimit": 260}
         encoding = {"x": {"field": "value", "type": "quantitative", "title": title}, "color": colour}
-        encoding |= {"order": {"field": "order"}, "tooltip": [{"field": "part"}, {"field": "value", "format": ",.2f"}]}
+        encoding |= {"order": {"field": "order"}, "tooltip": [{"field": "part"}, {"field": "value", "format": ",.2r"}]}
         encoding["y"] = {"field": field, "type": "nominal", "title": None, "sort": None, "axis": None if not y else {}}
         return {
             "data": {"values": rows}, "transform": [{"calculate": value, "as": "value"}],
@@ -161,29 +192,39 @@ def spec(names: list[str], found: dict[str, str], timed: bool) -> dict:
     limit["encoding"] = {"x": {"field": "card", "type": "quantitative"}}
     layers = [bars("GiB on the card (dashed: the card)", of_memory, f"[{values}][datum.order]", "where", False), limit]
     charts = [{"width": 560, "height": 60, "layer": layers}]
-    if timed:
+    if measured:
         of_time = [
             {"part": part, "order": k, "way": way, "at": at}
             for at, way in enumerate(WAYS)
-            for k, part in enumerate(TIME)
+            for k, part in enumerate(TIME.values())
         ]
         rows = [", ".join(f"t{at}_{k}" for k in range(len(TIME))) for at in range(len(WAYS))]
         value = f"datum.at == 0 ? [{rows[0]}][datum.order] : [{rows[1]}][datum.order]"
-        charts.append({"width": 560, "height": 110, **bars("seconds a step", of_time, value, "way", True)})
+        title = f"seconds a step on the {steptime.MEASURED_ON}"
+        charts.append({"width": 560, "height": 110, **bars(title, of_time, value, "way", True)})
     return {"params": params, "vconcat": charts, "resolve": {"scale": {"color": "independent"}}}
 
 
-def render(models: dict[str, sizing.Shape], constants: dict, rates: dict | None, static: str = "_static/vega") -> str:
-    """The page's HTML: a form, a table of numbers that follows it, and the charts. static: where Vega's files lie."""
+def render(
+    models: dict[str, sizing.Shape],
+    constants: dict,
+    rates: dict | None,
+    measured: dict | None,
+    static: str = "_static/vega",
+) -> str:
+    """The page's HTML: a form, a table of numbers that follows it, and the charts.
+
+    measured: of `steptime.measured`, None where there are no rates. static: where Vega's files lie.
+    """
     names = list(models)
     found = outputs(list(models.values()), constants, rates)
     rows = "".join(
         f'<tr><th scope="row">{html.escape(label)}</th><td><output id="{name}"></output></td></tr>'
-        for name, (label, _) in phrases(rates is not None).items()
+        for name, (label, _) in phrases(measured).items()
     )
     if rates is None:
         rows += '<tr><th scope="row">Seconds and price of a step</th><td>not given: no rates were fitted</td></tr>'
-    drawn = json.dumps(spec(names, found, rates is not None)).replace("</", "<\\/")
+    drawn = json.dumps(spec(names, found, measured)).replace("</", "<\\/")
     drawings = "Bars of memory" if rates is None else "Bars of memory and of seconds"
     return f"""<form class="sizing" aria-label="Set-up" id="sizing-controls" onsubmit="return false"></form>
 <table class="table" aria-live="polite"><tbody>{rows}</tbody></table>

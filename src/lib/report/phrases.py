@@ -135,7 +135,7 @@ def null_verdict(more_nulls: dict[int, str]) -> str:
 
 
 def wasted(run) -> str | None:
-    """What a GRPO run spent on groups without signal; None where it was not measured."""
+    """What a GRPO run spent on zero-variance groups; None where it was not measured."""
     seconds = diagnose.column(run.steps, "wasted_s").sum(min_count=1)
     if pd.isna(seconds):
         return None
@@ -212,10 +212,17 @@ def tally(outcomes: pd.Series) -> str:
     return f"of {len(outcomes)}, " + ", ".join(f"{count} {how}" for how, count in counts)
 
 
+def predictions(score: dict, scores: pd.DataFrame) -> str:
+    """How predictions came out; of `predictions.brier` and `predictions.scored`."""
+    if not (scores["decided"] > 0).any():
+        return f"none of the {len(scores)} is scored on these runs"
+    counts = tally(scores["outcome"].str.replace("; [^)]*", "", regex=True))
+    brier_score = f"Their Brier score, for which lower is better: {brier(score, scores)}"
+    return f"{counts}. {brier_score}. Those on which a coin would have scored better: {missed(scores)}"
+
+
 def missed(scores: pd.DataFrame) -> str:
     """Predictions that earned less than one half would have; of `predictions.scored`, with what was found as `here`."""
-    if not (scores["decided"] > 0).any():
-        return "no prediction is scored here"
     worse = scores[scores["brier"] > 0.25].itertuples()
     return (
         "; ".join(f"“{row.statement}” (given {row.probability:.0%}, here {row.here}; {row.outcome})" for row in worse)
@@ -224,8 +231,6 @@ def missed(scores: pd.DataFrame) -> str:
 
 
 def brier(score: dict, scores: pd.DataFrame) -> str:
-    if not (scores["decided"] > 0).any():
-        return "none, since no prediction is scored here"
     return (
         f"{number(score['brier'], '.3f')} over the {(scores['decided'] > 0).sum()} that can be decided; "
         f"{number(score['expected'], '.3f')} would be the average if every probability were right, 0.25 that of a coin"

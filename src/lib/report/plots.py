@@ -177,7 +177,7 @@ def group_signal(lines: pd.DataFrame) -> Figure:
     for seed, line in lines.groupby("seed"):
         axes[0].plot(line["step"], 100 * line["zero_variance"], seed_style(seed), color=ARM_COLOURS["grpo"])
         axes[1].plot(line["step"], line["entropy"], seed_style(seed), color=ARM_COLOURS["grpo"])
-    axes[0].set_ylabel("groups without variance in reward (%)")
+    axes[0].set_ylabel("zero-variance groups (%)")
     axes[0].set_ylim(0, 103)
     axes[1].set_ylabel("entropy (nats per token)")
     axes[1].set_ylim(bottom=0)
@@ -379,3 +379,9 @@ def table(rows: pd.DataFrame, name: str, caption: str, csv: pd.DataFrame | None 
 def absent(text: str) -> HTML:
     """What stands in a picture's place when its numbers were not measured."""
     return HTML(f'<p class="absent"><em>{html.escape(text)}</em></p>')
+
+
+def listed(introduced: str, texts) -> HTML:
+    """Texts as a list with a line before it; nothing where there are none."""
+    rows = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
+    return HTML(f"<p>{html.escape(introduced)}</p><ul>{rows}</ul>" if rows else "")

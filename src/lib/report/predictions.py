@@ -240,6 +240,6 @@ def standing(sha256: str, began: list[str | None]) -> str:
     texts = {
         "unchanged since {} runs began": began.count(sha256),
         "not the one that {} runs began under": len(began) - began.count(sha256) - began.count(None),
-        "of unknown age beside {} runs, which did not note it": began.count(None),
+        "not known to be older than {} runs, which did not note it": began.count(None),
     }
     return ", ".join(text.format(f"{count} of {len(began)}") for text, count in texts.items() if count)

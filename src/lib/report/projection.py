@@ -28,8 +28,8 @@ KEPT = "under no timer"
 WAYS = {
     "stock": ("stock", False),
     "TRL's own switches": ("stock-best", False),
-    "lean, no dead group": ("lean", False),
-    "lean, the study's dead groups": ("lean", True),
+    "lean, no zero-variance group": ("lean", False),
+    "lean, the study's zero-variance groups": ("lean", True),
 }
 # Variants of lib.bench.arm_step: what the study is taken to have run (it says bf16; C's stock here is that too), the
 # same in float32, as TRL loads a model by name, and compiled layers, which C's lean trainer goes without.

@@ -4,6 +4,7 @@ A formatter takes one value and gives a text; a missing value is "-" or "not mea
 `figure` glue what the pages print under a key.
 """
 
+import re
 from functools import cache
 from math import isfinite
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from lib.report import cost, plots
 from lib.report.outcomes import by_seed
 
 told: dict[str, str] = {}  # every text that this notebook glued, by key
+left_out: dict[str, str] = {}  # what stands in the place of a table or figure without numbers, by key
 
 
 def glue(key: str, value, display: bool = True) -> None:
@@ -141,7 +143,15 @@ def filled(key: str, text: str, facts: dict) -> str:
 
 def absent(key: str, facts: dict) -> None:
     """Glue what stands in the place of a table or figure that has no numbers."""
-    glue(key, plots.absent(filled(key, words()["absent"][key], facts)))
+    left_out[key] = filled(key, words()["absent"][key], facts)
+    glue(key, plots.absent(left_out[key]))
+
+
+def not_measured(article: str) -> None:
+    """Glue `not_measured_<article>`: a list of what that page has a place for and `absent` stands in; may be empty."""
+    asked = re.findall(r"\{glue\} (\w+)", (BOOK / f"{article}.md").read_text())
+    texts = dict.fromkeys(left_out[key] for key in asked if key in left_out)
+    glue(f"not_measured_{article}", plots.listed("Not measured in these runs, and so left out above:", texts))
 
 
 def table(key: str, rows: pd.DataFrame | None, columns: dict, csv: pd.DataFrame | None = None, **facts) -> None:

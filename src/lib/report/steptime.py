@@ -48,8 +48,8 @@ PARTS = {
 
 def positions(prompts: int, group: int, prompt: float, completion: float, dead: float, lean: bool) -> float:
     """Positions in a pass with gradient. Stock takes each rollout with its prompt, padded to the longest completion (to
-    the longest prompt, too: left out here); lean takes a live group's prompt once. dead: share of groups without
-    variance."""
+    the longest prompt, too: left out here); lean takes a live group's prompt once. dead: share of
+    zero-variance groups."""
     if lean:
         return prompts * (1 - dead) * (prompt + group * completion)
     return prompts * group * (prompt + LONGEST * completion)
@@ -102,9 +102,10 @@ def seconds(work: dict[str, float], rates: dict[str, float]) -> dict[str, float]
 def cells(rows: pd.DataFrame, sessions: list[dict], models: dict[str, sizing.Shape]) -> pd.DataFrame:
     """Measured cells of the bench with their work: one row a cell with timers inside, then one a cell of whole steps.
 
-    `case`, `dead_share`, `variant`, `session`, `n`, `answer` (its mean tokens), `timed` (whether with timers), `fit`
-    (timed, and of FITTED), `seconds` (mean with timers, else median), with timers a column `<part>_s` a part of PARTS,
-    and a column a term of `terms`. Cases of no known shape and compiled layers are left out.
+    `case`, `model`, `dead_share`, `variant`, `session`, `n`, `prompt` and `answer` (mean tokens), `prompts`, `group`,
+    `rows` (of a micro-batch), `timed` (whether with timers), `fit` (timed, and of FITTED), `seconds` (mean with timers,
+    else median), with timers a column `<part>_s` a part of PARTS, and a column a term of `terms`. Cases of no known
+    shape and compiled layers are left out.
     """
     settings = {(n["session"], v): told for n in sessions for v, told in n["variants"].items()}
     timed = benches.phases(rows).set_index(benches.CELL)
@@ -117,9 +118,13 @@ def cells(rows: pd.DataFrame, sessions: list[dict], models: dict[str, sizing.Sha
             if s is None or case == "tiny" or told is None or variant == "lean-compiled":
                 continue
             row = dict(case=case, dead_share=dead, variant=variant, session=session, n=len(own), timed=part == "phases")
+            row |= {name: known[name] for name in ("prompts", "group")}
             row |= {
                 "fit": row["timed"] and case in FITTED,
+                "model": next((name for name, shape in models.items() if shape == s), case),
+                "prompt": (own["tokens"] - own["completion_tokens"]).mean() / benches.rollouts(case),
                 "answer": own["completion_tokens"].mean() / benches.rollouts(case),
+                "rows": told["per_device_train_batch_size"],
             }
             if row["timed"]:
                 at = timed.loc[(case, dead, variant)]
@@ -143,6 +148,13 @@ def work_of(s: sizing.Shape, case: dict, own: pd.DataFrame, dead: float, told: d
         context, 1 if lean else size / told["per_device_train_batch_size"], case["completion_tokens"], size,
         checkpointing=told["gradient_checkpointing"] and not lean, lean=lean,
     )  # fmt: skip
+
+
+def measured(own: pd.DataFrame) -> dict[str, list[str] | tuple[int, int]]:
+    """What `cells` cover: their `models`, and the lowest and the highest of each size that a step is computed from."""
+    sizes = {"prompt": "prompt", "completion": "answer", "prompts": "prompts", "group": "group", "rows": "rows"}
+    ends = {name: (round(own[column].min()), round(own[column].max())) for name, column in sizes.items()}
+    return {"models": sorted(own["model"].unique())} | ends
 
 
 def fit(own: pd.DataFrame) -> dict[str, float] | None:
@@ -242,7 +254,7 @@ def told(own: pd.DataFrame | None) -> str:
             found.append(f"{name}: not measured")
             continue
         worst = rows.loc[rows["error"].abs().idxmax()]
-        where = f"{worst['case']}, {worst['variant']}, {worst['dead_share']:.0%} of the groups dead"
+        where = f"{worst['case']}, {worst['variant']}, {worst['dead_share']:.0%} zero-variance groups"
         off = f"off by {rows['error'].abs().median():.1%} in the median of {len(rows)}"
         found.append(f"{name}: {off}, by {worst['error']:+.1%} at worst ({where})")
     return "; ".join(found)
