@@ -563,6 +563,7 @@ show.notes(
     }
 )
 show.table("phases", by_phase, layouts.PHASES)
+show.table("files", ledger.files(example), layouts.FILES)
 
 # %% [markdown]
 # Tokens say why. The trainer takes every rollout's whole sequence, prompt included, through each of its passes, while

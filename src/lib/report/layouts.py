@@ -203,7 +203,8 @@ RULES = (
     | columns({"C / A": "multiple"}, times)
 )
 
-ATTEMPTS = columns({name: name for name in ("run", "device", "attempts", "interrupted")}, str) | columns(
+ATTEMPTS = NAMED | {title: only(title, str) for title in ("device", "attempts", "interrupted")}
+ATTEMPTS |= columns(
     {"billed (s)": "billed_s", "evaluation (s)": "evaluation_s", "loading again (s)": "resume_s", "lost (s)": "lost_s"},
     "{:,.1f}".format,
 )
@@ -357,6 +358,8 @@ def bills(by_run: pd.DataFrame) -> dict:
 
 
 SHARES = {**PART, "seconds": scaled("seconds", ",.2f"), "share": scaled("share", ".1%")}
+
+FILES = columns({"file": "file"}, str) | columns({"rows": "n"}, counts) | columns({"columns": "columns"}, str)
 
 PHASES = {
     "row of the bill": lambda row: row.part,

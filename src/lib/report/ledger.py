@@ -1,7 +1,10 @@
 """Whether a run's ledger of seconds closes, and what was counted beside it: passes, tokens, FLOPs, energy, memory."""
 
+import re
+
 import pandas as pd
 
+from lib.data import FIELDS
 from lib.meter import PASSES
 from lib.report import cost
 
@@ -40,6 +43,16 @@ def closure(run) -> dict:
 def table(runs) -> pd.DataFrame:
     """`closure` and `work` of runs that trained, one row a run, by its name (`run`)."""
     return pd.DataFrame([{"run": run.name} | closure(run) | work(run) for run in runs])
+
+
+def files(run) -> pd.DataFrame:
+    """Tables of a run's record: `file`, `n` (rows), `columns` as a text; FIELD in place of each field."""
+    rows = []
+    for path in sorted(run.folder.glob("*.parquet")):
+        table = pd.read_parquet(path)
+        columns = dict.fromkeys(re.sub("|".join(FIELDS), "FIELD", column) for column in table)
+        rows.append({"file": path.name, "n": len(table), "columns": ", ".join(columns)})
+    return pd.DataFrame(rows)
 
 
 def passes(run) -> pd.DataFrame:

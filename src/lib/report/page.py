@@ -52,7 +52,7 @@ def inputs(names: list[str]) -> dict[str, tuple]:
         "x_model": ("Model", names),
         "x_update": ("Update", ["LoRA, rank 16", "full, 16 bytes a parameter"]),
         "x_checkpointing": ("Activations (memory)", ["recomputed", "kept"]),
-        "x_engine": ("Engine", ["on the same card", "on other cards"]),
+        "x_engine": ("Engine (memory)", ["on the same card", "on other cards"]),
         "x_card": ("Card", [f"{card} GiB" for card in CARDS_GIB]),
     }
 
