@@ -31,9 +31,9 @@ from lib.report.study import read
 ARTICLES = ("cost_curves", "grpo_bill", "claims")
 
 
-TRIALS = """arm,seed,parameter,value,split,n,exact,best_exact,billed_s,device,commit,trainer,id
-sft,0,sft_learning_rate,0.001,dev,200,180,181,10.5,Fake CPU,abc,lean,1
-sft,0,sft_learning_rate,0.002,dev,200,170,171,11.5,Fake CPU,abc,lean,2
+TRIALS = """arm,seed,parameter,value,split,n,exact,best_exact,billed_s,device,commit,trainer,at_once,id
+sft,0,sft_learning_rate,0.001,dev,200,180,181,10.5,Fake CPU,abc,lean,1,1
+sft,0,sft_learning_rate,0.002,dev,200,170,171,11.5,Fake CPU,abc,lean,1,2
 """
 
 

@@ -38,7 +38,8 @@ def test_nothing_runs_with_a_wrong_parameter_or_value(executed, stage, parameter
     assert executed == [] and not trials.RESULTS.exists()
 
 
-def test_a_trial_is_judged_on_dev_and_kept_apart(executed):
+def test_a_trial_is_judged_on_dev_and_kept_apart(executed, monkeypatch):
+    monkeypatch.setenv("TRIALS_AT_ONCE", "3")
     path = trials.main("laptop", 0, "02_dpo", "dpo_learning_rate", ["1e-4"])
     assert [stage for stage, _, _ in executed] == ["00_setup", "01_sft", "02_dpo"]
     assert {values["profile"] for _, values, _ in executed} == {"laptop-trials"}
@@ -47,6 +48,7 @@ def test_a_trial_is_judged_on_dev_and_kept_apart(executed):
     assert [values.get("lean") for _, values, _ in executed] == [None, None, True]
     (row,) = pd.read_csv(path).to_dict("records")
     assert (row["arm"], row["value"], row["split"], row["n"]) == ("dpo", 1e-4, "dev", 200)
+    assert row["at_once"] == 3
     assert (row["exact"], row["best_exact"]) == (108, 122)  # the last of fake_records' curve, and its best
     trials.main("laptop", 0, "02_dpo", "dpo_learning_rate", ["1e-4"])  # the same run again
     assert len(pd.read_csv(path)) == 1
@@ -57,13 +59,13 @@ def test_a_trial_is_judged_on_dev_and_kept_apart(executed):
     [
         ("", "damaged: expected a table, got No columns"),
         ("a,b\n1,2\n", "expected rows with the column 'arm', and a value in each"),
-        ("{row}sft,p,d,lean,i,0,1,5,many,5,9.0\n", r"exact: got \['many'\], expected numbers"),
+        ("{row}sft,p,d,lean,i,0,1,5,many,5,9.0,1\n", r"exact: got \['many'\], expected numbers"),
     ],
 )
 def test_a_damaged_table_stops_before_the_first_trial_and_is_kept(executed, text, expected):
     path = trials.RESULTS / "laptop" / "trials.csv"
     path.parent.mkdir(parents=True)
-    text = text.format(row="arm,parameter,device,trainer,id,seed,value,n,exact,best_exact,billed_s\n")
+    text = text.format(row="arm,parameter,device,trainer,id,seed,value,n,exact,best_exact,billed_s,at_once\n")
     path.write_text(text)
     with pytest.raises(ValueError, match=f"trials.csv: {expected}"):
         trials.main("laptop", 0, "02_dpo", "dpo_learning_rate", ["1e-4"])

@@ -140,7 +140,7 @@ def reruns(record: Record) -> list[Record]:
 
 def trials(path: Path) -> pd.DataFrame | None:
     """The trials of settings in a trials.csv (`lib.trials`), None where there is none. Raises ValueError as below."""
-    numbers = ("seed", "value", "n", "exact", "best_exact", "billed_s")
+    numbers = ("seed", "value", "n", "exact", "best_exact", "billed_s", "at_once")
     return read_table(path, ("arm", "parameter", "device", "trainer", "id"), numbers) if path.exists() else None
 
 

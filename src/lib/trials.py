@@ -4,8 +4,12 @@ Each value is one ordinary execution of the stage, judged on `dev` and kept out 
 runs/<profile>-trials; its result is a row of book/results/<profile>/trials.csv, which the book prints with its bill.
 An arm is tried by its lean trainer: the same gradient, for less. The shared start is trained there first, once, and
 judged on `dev` too; for a trial of the start's own settings that is all: arm A is trained only to be tried.
+
+Trials may share a device, each in its own copy of the project: TRIALS_AT_ONCE says how many do. It goes into the table,
+since a shared device's seconds are more than each trial alone would take.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -40,6 +44,7 @@ def trial(profile: str, seed: int, stage: str, parameter: str, value: str) -> di
     counts = {"n": int(last["n"]), "exact": int(last["exact"]), "best_exact": int(record.checkpoints["exact"].max())}
     made = {"billed_s": info["billed_s"], "device": info["device"]["name"], "commit": info["commit"], "id": info["id"]}
     made["trainer"] = "lean" if info["parameters"].get("lean") else "stock"
+    made["at_once"] = int(os.environ.get("TRIALS_AT_ONCE", 1))
     tried = {"parameter": parameter, "value": float(value), "split": "dev"}
     return {"arm": record.arm, "seed": seed} | tried | counts | made
 

@@ -217,6 +217,7 @@ TRIALS = {
     "exact, best": lambda row: f"{row.best_exact} of {row.n}",
     "used here": lambda row: "yes" if row.used else "",
     "billed (s)": lambda row: f"{row.billed_s:,.1f}",
+    "at a time": lambda row: row.at_once,
     "trainer": lambda row: row.trainer,
     "device": lambda row: row.device,
     "commit": lambda row: str(row.commit)[:10] + ("-dirty" if str(row.commit).endswith("-dirty") else ""),
