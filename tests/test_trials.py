@@ -45,6 +45,7 @@ def test_a_trial_is_judged_on_dev_and_kept_apart(executed, monkeypatch):
     assert {values["profile"] for _, values, _ in executed} == {"laptop-trials"}
     assert [values.get("judged_split") for _, values, _ in executed] == [None, "dev", "dev"]
     assert [values.get("dpo_learning_rate") for _, values, _ in executed] == [None, None, 1e-4]
+    assert [values.get("max_unaccounted") for _, values, _ in executed] == [None, 1.0, 1.0]
     assert [values.get("lean") for _, values, _ in executed] == [None, None, True]
     (row,) = pd.read_csv(path).to_dict("records")
     assert (row["arm"], row["value"], row["split"], row["n"]) == ("dpo", 1e-4, "dev", 200)
