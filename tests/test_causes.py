@@ -33,8 +33,8 @@ def test_what_was_tried_is_told_by_its_profile(tmp_path):
     path = tmp_path / "laptop" / "trials.csv"
     path.parent.mkdir()
     head, row = (
-        "arm,seed,parameter,value,split,n,exact,best_exact,billed_s,device,commit,trainer,id\n",
-        ",1.0,CPU,abc,lean,1\n",
+        "arm,seed,parameter,value,split,n,exact,best_exact,billed_s,device,commit,trainer,at_once,id\n",
+        ",1.0,CPU,abc,lean,1,1\n",
     )
     rows = [f"dpo,{seed},dpo_learning_rate,{rate},dev,200,{exact},130{row}"
             for seed, rate, exact in ((0, 0.0001, 113), (0, 0.00001, 129), (1, 0.001, 20))]  # fmt: skip

@@ -338,8 +338,11 @@ def tuning(trials: pd.DataFrame | None, runs: dict, published: dict[str, float],
         of = f"{rows['value'].nunique()} values tried on {' and '.join(rows['split'].unique())}"
         if rows.loc[rows["best"], "used"].any():
             texts[arm] = f"chosen as best among {of}"
+        elif rows["used"].any():
+            behind = rows["exact"].max() - rows.loc[rows["used"], "exact"].max()
+            texts[arm] = f"one of {of}, {behind} of {rows['n'].iloc[0]} documents behind the best of them"
         else:
-            texts[arm] = f"one of {of}, not the best of them" if rows["used"].any() else f"none of {of}"
+            texts[arm] = f"none of {of}"
     if len(set(texts.values())) == 1:
         return f"each learning rate was {next(iter(texts.values()))}"
     return "; ".join(f"the learning rate of {names[arm]} was {text}" for arm, text in texts.items())
