@@ -67,6 +67,8 @@ if judged_split not in ("heldout", "dev"):
     raise ValueError(f"judged_split: got {judged_split!r}, expected heldout, or dev while settings are chosen")
 if hard_samples and not labels:
     raise ValueError(f"got hard_samples {hard_samples} and labels {labels}, expected labels True, or hard_samples 0")
+if not correction and given["engine"] != "vllm":
+    raise ValueError(f"correction: got False with engine {given['engine']}, which samples from the policy itself")
 if group_size < 2:
     raise ValueError(f"group_size: got {group_size}, expected 2 or more")
 if prompts_per_step > given["n_pool"]:

@@ -78,6 +78,8 @@ def test_a_matching_record_is_used_and_pinned(places):
     run = open_dpo()
     assert not run.live and run.record.folder == folder
     assert records.pinned("p", "dpo-s0").folder == folder
+    with pytest.raises(ValueError, match="dpo-s0/run.json: billed_s is missing"):
+        run.record.info["billed_s"]
 
 
 def test_an_old_record_is_never_shown_under_new_parameters(places, monkeypatch):

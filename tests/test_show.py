@@ -94,8 +94,10 @@ def test_a_table_has_its_caption_filled_and_says_so_where_it_has_no_rows(glued):
     show.table("t", pd.DataFrame({"a": [1.25]}), columns, x=3)
     html = glued["table_t"].data
     assert "Of 200, 3." in html and "<th>a here</th>" in html and "<td>1.2</td>" in html
-    with pytest.raises(ValueError, match="table_t names 'x', expected"):
+    with pytest.raises(ValueError, match="tables: t names 'x', expected"):
         show.table("t", pd.DataFrame({"a": [1.25]}), columns)
+    with pytest.raises(ValueError, match="captions.yaml: tables: got no u, expected its text"):
+        show.table("u", pd.DataFrame({"a": [1.25]}), columns)
     for none in (None, pd.DataFrame(columns=["a"])):
         show.table("t", none, columns)
         assert "no 200" in glued["table_t"].data

@@ -83,6 +83,7 @@ def test_every_variant_of_the_project_can_be_run():
         ("grpo-own", "group_size: 4", "grpo-own.yaml: got group_size 4, as profile smoke has it"),
         ("grpo-own", "", "grpo-own.yaml: got nothing, as profile smoke has it"),
         ("grpo-own", "profile: h200\nlean: true", "grpo-own.yaml: profile: got 'h200', .* and PROFILE=smoke"),
+        ("grpo-own", "correction: false", "grpo-own.yaml: correction: got False with engine transformers"),
         ("grpo-own", "group_size: 1", "grpo-own.yaml: group_size: got 1, expected 2 or more"),
         (
             "grpo-own",
@@ -91,6 +92,7 @@ def test_every_variant_of_the_project_can_be_run():
         ),
         ("grpo-own", "start_from: nowhere", "grpo-own.yaml: start_from: got 'nowhere', expected base, or another run"),
         ("grpo-own", "start_from: start-few", "grpo-own.yaml: start_from: got 'start-few', but no variant sft-few"),
+        ("grpo-own", "start_from: start-lean", "'start-lean', but no variant sft-lean with own_start: true makes it"),
         ("dpo-own", "pair_documents: 65", "dpo-own.yaml: pair_documents: got 65, expected at most n_pool, 64"),
         ("dpo-own", "pairs_from: silver", "dpo-own.yaml: pairs_from: got 'silver', expected gold or unlabelled"),
         ("sft-own", "own_start: true\nstart_documents: 97", "start_documents: got 97, expected at most n_start, 96"),
@@ -98,6 +100,7 @@ def test_every_variant_of_the_project_can_be_run():
     ],
 )
 def test_a_variant_that_would_change_what_is_not_its_own_is_refused(variant, text, expected, tmp_path):
+    (tmp_path / "sft-lean.yaml").write_text("lean: true")  # begins from the shared start: makes no start-lean
     (tmp_path / f"{variant}.yaml").write_text(text)
     with pytest.raises(params.ParameterError, match=expected):
         variants.parameters("smoke", 0, variant, tmp_path)

@@ -28,6 +28,17 @@ KINDS = (
 )
 
 
+class _Fields(dict):
+    """What a run.json holds; a field that it lacks is an error that names the file."""
+
+    def __init__(self, fields: dict, place: str):
+        super().__init__(fields)
+        self.place = place
+
+    def __missing__(self, key):
+        raise ValueError(f"{self.place}: {key} is missing")
+
+
 class Record:
     """A finished run, read lazily. Tables are DataFrames; one that the run lacks raises FileNotFoundError."""
 
@@ -36,7 +47,7 @@ class Record:
         path = self.folder / "run.json"
         if not path.exists():
             raise FileNotFoundError(f"no finished record in {self.folder}: run.json is missing")
-        self.info = clock.read_json(path, "run", "arm", "seed", "id", "identity")
+        self.info = _Fields(clock.read_json(path, "run", "arm", "seed", "id", "identity"), shown(path))
         written.check(self.info, {key: kind for key, kind in KINDS.items() if key in self.info}, f"{shown(path)}:")
         for key in SECONDS:
             if not 0 <= self.info.get(key, 0) < float("inf"):  # nor NaN

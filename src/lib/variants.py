@@ -58,9 +58,11 @@ def parameters(profile: str, seed: int, name: str, folder: Path = VARIANTS) -> d
         raise params.ParameterError(f"{path}: got {told}, as profile {profile} has it; expected a value that differs")
     begun, _, other = values.get("start_from", "").partition("-")
     makes = f"{'sft' if begun == 'start' else begun}-{other}"
-    if other and not (folder / f"{makes}.yaml").exists():
+    there = (folder / f"{makes}.yaml").exists()
+    if other and not (there and (begun != "start" or params.variant_values(makes, folder).get("own_start"))):
+        needed = f"{makes} with own_start: true" if begun == "start" else makes
         raise params.ParameterError(
-            f"{path}: start_from: got {values['start_from']!r}, but no variant {makes} makes it"
+            f"{path}: start_from: got {values['start_from']!r}, but no variant {needed} makes it"
         )
     changed = [key for key in differ if key.startswith(OF_START)]
     if notebook == "01_sft" and changed and not values.get("own_start"):

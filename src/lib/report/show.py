@@ -131,19 +131,27 @@ def words() -> dict:
     return written.read(BOOK / "captions.yaml", shape)
 
 
-def filled(key: str, text: str, facts: dict) -> str:
-    """A text of book/captions.yaml with its names in braces filled. Raises ValueError for one that is not known."""
+def filled(part: str, key: str, facts: dict, what: str | None = None) -> str:
+    """A text of book/captions.yaml with its names in braces filled; what: alt or caption, of a figure's two.
+
+    Raises ValueError for a text that is not there, and for a name that is not known.
+    """
+    place = f"book/captions.yaml: {part}:"
+    try:
+        text = words()[part][key][what] if what else words()[part][key]
+    except KeyError:
+        raise ValueError(f"{place} got no {key}, expected its text") from None
     try:
         return text.format_map(told | facts)
     except KeyError as error:
-        raise ValueError(f"book/captions.yaml: {key} names {error}, expected the key of a text glued before") from None
+        raise ValueError(f"{place} {key} names {error}, expected the key of a text glued before") from None
     except (ValueError, IndexError) as error:  # a brace without its other one, or with nothing between
-        raise ValueError(f"book/captions.yaml: {key}: {error}, expected names in braces") from None
+        raise ValueError(f"{place} {key}: {error}, expected names in braces") from None
 
 
 def absent(key: str, facts: dict) -> None:
     """Glue what stands in the place of a table or figure that has no numbers."""
-    left_out[key] = filled(key, words()["absent"][key], facts)
+    left_out[key] = filled("absent", key, facts)
     glue(key, plots.absent(left_out[key]))
 
 
@@ -163,7 +171,7 @@ def table(key: str, rows: pd.DataFrame | None, columns: dict, csv: pd.DataFrame 
     if rows is None or (rows.empty and f"table_{key}" in words()["absent"]):
         return absent(f"table_{key}", facts)
     laid_out = plots.lay_out(rows, {title.format_map(told): cell for title, cell in columns.items()})
-    caption = filled(f"table_{key}", words()["tables"][key], facts)
+    caption = filled("tables", key, facts)
     glue(f"table_{key}", plots.table(laid_out, key, caption, csv=rows if csv is None else csv))
 
 
@@ -171,5 +179,5 @@ def figure(key: str, draw, rows: pd.DataFrame, *more, **facts) -> None:
     """Glue `figure_<key>`: `draw` of rows and what follows them; alt text and caption as for a table."""
     if rows.empty:
         return absent(f"figure_{key}", facts)
-    texts = {what: filled(f"figure_{key}", text, facts) for what, text in words()["figures"][key].items()}
+    texts = {what: filled("figures", key, facts, what) for what in ("alt", "caption")}
     glue(f"figure_{key}", plots.picture(draw(rows, *more), **texts))
