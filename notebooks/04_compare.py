@@ -778,6 +778,16 @@ show.table("variants", varied, variant_layouts.VARIANTS)
 show.table("between", pairs_of_variants, variant_layouts.BETWEEN)
 
 # %% [markdown]
+# C's variants earn a reward too, some another one. Does the divergence alarm go off in them?
+
+# %%
+diverged = variants.divergence(ends, beside, alpha)
+
+# %% tags=["hide-input"]
+show.table("divergence_variants", diverged, variant_layouts.DIVERGENCE)
+show.note("divergence_variants", phrases.diverged(diverged))
+
+# %% [markdown]
 # The comparison of the arms again, with lean runs in their places: what a cheaper trainer does to who leads, and to
 # what holding C's last accuracy costs.
 

@@ -1,11 +1,13 @@
 """GRPO's alarms by hand: the CUSUM of null answers, the collapse that measures it, reward against accuracy."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from lib.data import FIELDS
-from lib.report import alarms
+from lib.report import alarms, phrases, variants
 from lib.report.compare import Curve
 
 
@@ -80,14 +82,27 @@ def curve(*right):
     return Curve("grpo-s0", "grpo", 0, points, exact, 1.0)
 
 
+REWARDS = pd.DataFrame({"step": range(1, 13), "reward": [0.5, 0.6] * 2 + [0.7, 0.8] * 2 + [0.7, 0.8] * 2})
+
+
 def test_divergence_needs_fewer_exact_records_than_the_best_before_and_a_reward_that_did_not_fall():
-    rewards = pd.DataFrame({"step": range(1, 13), "reward": [0.5, 0.6] * 2 + [0.7, 0.8] * 2 + [0.7, 0.8] * 2})
-    found = alarms.divergence(curve(50, 60, 40, 59), rewards, alpha=0.05)
+    found = alarms.divergence(curve(50, 60, 40, 59), REWARDS, alpha=0.05)
     assert found["step"].tolist() == [4, 8, 12]
     assert found["reward"].tolist() == pytest.approx([0.55, 0.75, 0.75])
     assert found["best_step"].tolist() == [0, 4, 4]
     assert found["p"].tolist() == pytest.approx([3 * 2 / 2**10, 3 * 2 / 2**20, 1.0])
     assert found["alarm"].tolist() == [False, True, False]  # better than before; 20 fewer; one fewer
-    fell = rewards.assign(reward=[0.5, 0.6] * 2 + [0.1, 0.2] * 2 + [0.7, 0.8] * 2)
+    fell = REWARDS.assign(reward=[0.5, 0.6] * 2 + [0.1, 0.2] * 2 + [0.7, 0.8] * 2)
     assert alarms.divergence(curve(50, 60, 40, 59), fell, alpha=0.05)["alarm"].sum() == 0
-    assert alarms.divergence(curve(50, 60), rewards.drop(columns="reward"), alpha=0.05) is None
+    assert alarms.divergence(curve(50, 60), REWARDS.drop(columns="reward"), alpha=0.05) is None
+
+
+def test_variants_of_grpo_that_diverge_are_named_with_both_ends():
+    ends = {("unlabelled", 0): curve(50, 60, 40, 59), ("lean", 0): curve(50, 60, 60, 60)}
+    beside = dict.fromkeys(ends, SimpleNamespace(steps=REWARDS))
+    found = variants.divergence(ends, beside, alpha=0.05)
+    row = found.set_index("name").loc["unlabelled"]
+    assert row[["start", "last", "alarms", "checkpoints", "first_alarm"]].tolist() == [0.5, 0.59, 1, 3, 8]
+    assert row[["reward_first", "reward_last"]].tolist() == pytest.approx([0.55, 0.75])
+    assert phrases.diverged(found) == "in 1 of 2, C without labels (seed 0)"
+    assert phrases.diverged(variants.divergence({}, {}, alpha=0.05)) == "in 0 of 0"

@@ -182,6 +182,13 @@ def variants(found: pd.DataFrame, alpha: float) -> str:
     return ". ".join(f"{says[how].capitalize()}: {'; '.join(own)}" for how, own in texts.items() if own) or "none"
 
 
+def diverged(rows: pd.DataFrame) -> str:
+    """Variants of GRPO in which the divergence alarm went off; of `variants.divergence`."""
+    on = rows[rows["alarms"] > 0] if len(rows) else rows
+    texts = [f"{beside.words(row.name)} (seed {row.seed})" for row in on.itertuples()]
+    return f"in {len(on)} of {len(rows)}" + (f", {'; '.join(texts)}" if texts else "")
+
+
 def multiple_by_trainer(rows: pd.DataFrame) -> str:
     """C's multiple of A's cost with each choice of trainers; of `variants.by_trainer`."""
     texts = {

@@ -47,6 +47,13 @@ VARIANTS = {  # what differs, the counts of documents and the raw p are in the d
     "of the lean run's": lambda row: number(row.lean_ratio, ".0%"),
     "zero-variance groups": lambda row: _from_to(row.zero_first, row.zero_last),
 }
+DIVERGENCE = {
+    "variant": of_seed,
+    "reward, first checkpoint to last": lambda row: moved(row.reward_first, row.reward_last, ".3f"),
+    "exact, start to last": lambda row: moved(row.start, row.last, ".4f"),
+    "alarm": lambda row: f"{row.alarms} of {row.checkpoints}" if row.alarms else "-",
+    "first at step": lambda row: number(row.first_alarm, ".0f"),
+}
 BETWEEN = (
     {"pair": lambda row: f"{words(row.left)}; {words(row.right)}; seed {row.seed}"}
     | BUDGET

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lib.identity import other_settings
-from lib.report import budgets, compare, diagnose
+from lib.report import alarms, budgets, compare, diagnose
 from lib.report.compare import LETTERS, NAMES, Curve
 from lib.report.predictions import PLANNED
 
@@ -82,6 +82,11 @@ def table(beside: dict, ends: dict[tuple, Curve], begun: dict, runs: dict, curve
     p = found[["start_p", "arm_p"]].melt(ignore_index=False).rename(columns={"value": "p"})
     for against, tested in compare.add_holm(p.reset_index(names="row")).groupby("variable"):
         found[f"{against}_holm"] = tested.set_index("row")["p_holm"]
+    return _in_order(found)
+
+
+def _in_order(found: pd.DataFrame) -> pd.DataFrame:
+    """Rows by name, in the order of PLANNED, what is not there first, then by seed."""
     order = {name: at for at, name in enumerate(PLANNED)}
     return found.sort_values(["name", "seed"], key=lambda of: of.map(order).fillna(-1) if of.name == "name" else of)
 
@@ -112,6 +117,24 @@ def between(ends: dict[tuple, Curve], seeds: list[int]) -> pd.DataFrame:
                 both = compare.at_budgets(*pair, [min(curve.end_hours for curve in pair)])
                 rows.append(both.assign(seed=seed, left=left, right=right))
     return compare.add_holm(pd.concat(rows, ignore_index=True)) if rows else pd.DataFrame()
+
+
+def divergence(ends: dict[tuple, Curve], beside: dict, alpha: float) -> pd.DataFrame:
+    """The alarm of `alarms.divergence` in every variant of GRPO that logged its reward: one row each.
+
+    ends, beside: by (name as `called`, seed) the curve and the record. Columns: `name`, `seed`, `reward_first`,
+    `reward_last` (of the steps before the first and the last checkpoint), `start`, `last` (accuracies), `checkpoints`,
+    `alarms` (at how many), `first_alarm` (its step, or missing). In the order of `table`.
+    """
+    rows = []
+    for (name, seed), curve in ends.items():
+        told = alarms.divergence(curve, beside[name, seed].steps, alpha) if curve.arm == "grpo" else None
+        if told is not None:
+            row = {"name": name, "seed": seed, "start": curve.points["accuracy"][0], "last": compare.last(curve)}
+            row |= {"reward_first": told["reward"].iloc[0], "reward_last": told["reward"].iloc[-1]}
+            row |= {"checkpoints": len(told), "alarms": int(told["alarm"].sum())}
+            rows.append(row | {"first_alarm": told.loc[told["alarm"], "step"].min()})
+    return _in_order(pd.DataFrame(rows, columns=None if rows else ["name", "seed"]))
 
 
 def lean_hours(key: tuple, beside: dict, ends: dict[tuple, Curve]) -> float:
