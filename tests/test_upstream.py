@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from lib.report import upstream
+from lib.report import bench_phrases, upstream
 
 
 def run(rewards_by_group, advantages_by_group, logged):
@@ -26,6 +26,8 @@ def test_constant_groups_by_hand():
     first, second = table.itertuples()
     assert (first.groups, first.constant, first.trl, first.spurious, first.advantage) == (4, 3, 1, 2, 5e-4)
     assert pd.isna(second.trl)
+    twice = pd.concat([table, table])
+    assert bench_phrases.constant_groups(twice)["constant_missed"] == "4 of 6 (A processor, 2 runs)"
 
 
 @pytest.mark.parametrize("reward", [0.1, 0.3, 0.5, 0.68, 0.84, 1.0])

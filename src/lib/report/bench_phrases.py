@@ -135,11 +135,11 @@ def drift(rows: pd.DataFrame | None) -> dict[str, str]:
 
 
 def constant_groups(rows: pd.DataFrame) -> dict[str, str]:
-    """How many constant groups TRL's measure misses in each recorded run, and one group worked out."""
+    """How many constant groups TRL's measure misses in the recorded runs, by device, and one group worked out."""
     told = [
-        f"{row.constant - row.trl:.0f} of {row.constant} ({row.run}, {row.device})"
-        for row in rows.itertuples()
-        if pd.notna(row.trl)
+        f"{(own['constant'] - own['trl']).sum():.0f} of {own['constant'].sum()} ({device}, {len(own)} "
+        f"{'run' if len(own) == 1 else 'runs'})"
+        for device, own in (rows.dropna(subset=["trl"]).groupby("device") if len(rows) else ())
     ]
     deviation, advantage = upstream.one_after_the_other(0.3, 8)
     example = f"8 rewards of 0.3 have a standard deviation of {deviation:.1e} and advantages of {advantage:.1e}"
