@@ -75,6 +75,8 @@ trained = [*starts.values(), *runs.values()]
 there = [setup, *trained]
 apart = study.variants(profile, there)
 beside = {(variants.called(run.arm, run.variant), run.seed): run for run in apart if run.arm in NAMES}
+twice = {(name, seed): other for (name, seed), run in runs.items() for other in records.reruns(run)[:1]}
+behind = [*there, *apart, *twice.values()]
 n = int(setup.checkpoints["n"].iloc[-1])
 exact_base = float((setup.checkpoints["exact"] / setup.checkpoints["n"]).iloc[-1])
 curves = {key: compare.curve(run, starts[run.seed]) for key, run in runs.items()}
@@ -320,7 +322,8 @@ show.notes({"rules_verdict": rules_verdict, "rules_multiple": phrases.multiple_b
 # are shown, not billed.
 
 # %% tags=["hide-input"]
-show.table("attempts", cost.attempts(there), layouts.ATTEMPTS)
+folders = [records.shown(run.folder) for run in behind]
+show.table("attempts", cost.attempts(behind).assign(record=folders), layouts.ATTEMPTS)
 
 # %% [markdown]
 # How the settings came about: what was tried on the development split, and which value the runs here used.
@@ -604,7 +607,9 @@ show.notes(
         "groups_verdict": groups_verdict,
         "zero_variance": (signal, layouts.tenths),
         "wasted": across_seeds({seed: phrases.wasted(run) for seed, run in grpo.items()}, "not measured"),
-        "signal_nograd": (signal, lambda r: "no such pass was timed" if pd.isna(r.nograd) else percent(r.nograd)),
+        "signal_nograd": (
+            "no such pass was timed" if signal["nograd"].isna().all() else (signal, layouts.only("nograd", percent))
+        ),
     }
     | {f"groups_all_{w}": (signal, layouts.only(f"constant_{w}", percent)) for w in ("right", "between", "wrong")}
     | {f"signal_{key}": (signal, layouts.only(key, percent)) for key in ("zero_all", "gradient_zero", "constant")}
@@ -762,9 +767,7 @@ show.note("divergence", each_seed(divergence, lambda rows: preference.alarm_phra
 # from the weak start, are compared at the most that both have spent.
 
 # %%
-beside |= {
-    (variants.called(run.arm, "rerun"), run.seed): other for run in runs.values() for other in records.reruns(run)[:1]
-}
+beside |= {(variants.called(name, "rerun"), seed): run for (name, seed), run in twice.items()}
 known = {run.name: run for run in [*there, *apart]}
 begun = {key: variants.begun_from(run, known) for key, run in beside.items()}
 ends = under(rule, {key: compare.curve(run, begun[key]) for key, run in beside.items()}, beside, begun)
@@ -774,6 +777,7 @@ pairs_of_variants = variants.between(ends, wanted)
 
 # %% tags=["hide-input"]
 show.notes({"not_run": phrases.not_run({name for name, _ in beside}), "variants": phrases.variants(varied, alpha)})
+show.note("lean_bills", phrases.lean_bills(varied))
 show.table("variants", varied, variant_layouts.VARIANTS)
 show.table("between", pairs_of_variants, variant_layouts.BETWEEN)
 
@@ -964,7 +968,7 @@ show.table("claims", claims, layouts.CLAIMS)
 
 # %%
 made_for, predicted = load(ROOT / predictions, quantities)
-sha256, noted = records.file_sha256(ROOT / predictions), [run.info.get("predictions_sha256") for run in there]
+sha256, noted = records.file_sha256(ROOT / predictions), [run.info.get("predictions_sha256") for run in behind]
 own_file = (ROOT / predictions).samefile(BOOK / "predictions.yaml")
 blind = not own_file or (made_for == profile and set(noted) == {sha256})
 scores = scored(predicted, quantities, blind)

@@ -158,7 +158,8 @@ def test_a_changed_number_moves_what_depends_on_it_and_nothing_else():
     base, other = study("base"), study("perturbed")
     moved = {key for key in base if base[key] != other[key]}
     of_generation = {"bill_generation", "bill_most", "figure_bill", "table_bill"}
-    of_generation |= {"table_phases", "example_seconds", "example_share", "example_file"}  # the last: another folder
+    of_generation |= {"table_phases", "example_seconds", "example_share"}
+    of_generation |= {"example_file", "table_attempts"}  # another folder
     of_generation |= {"table_bills", "table_ledger", "table_work"}  # shares of the bill, and of the train seconds
     of_dpo = {"last_dpo", "gain_dpo", "dpo_task", "table_final", "table_equal_spend", "table_pairs", "table_errors"}
     of_both = {"table_quantities", "table_claims", "table_predictions"}
@@ -360,6 +361,7 @@ def test_lean_runs_in_the_arms_places():
     base, varied = study("base"), study("varied")
     assert base["multiple_by_trainer"] == "none" and "No lean run" in base["table_by_trainer"]
     assert varied["multiple_by_trainer"] == "as run 7.5x (seed 0); C lean 0.75x (seed 0)"
+    assert (base["lean_bills"], varied["lean_bills"]) == ("not measured", "C lean 10% (seed 0)")
     rows = {row[0]: row[1:] for row in cells(varied["table_by_trainer"])}
     assert list(rows) == ["as run", "C lean"]  # no other arm has a lean run
 
@@ -401,7 +403,9 @@ def test_settings_tried_and_interrupted_runs_are_told():
     assert "continued SFT was chosen as best among 2 values tried on dev" in glued["tuning"]
     assert "GRPO was left untuned, at the published value" in glued["tuning"]
     row = re.search(r"<td>grpo.s0</td>(.*?)</tr>", glued["table_attempts"], re.S).group(1)
-    assert re.findall(r"<td>([^<]*)</td>", row) == ["Fake GPU", "2", "1", "900.0", "3.0", "7.0", "45.0"]
+    *told, folder = re.findall(r"<td>([^<]*)</td>", row)
+    assert told == ["Fake GPU", "2", "1", "900.0", "3.0", "7.0", "45.0"]
+    assert folder.replace("\u200b", "").endswith("/grpo-s0/record")
     assert "No trial" in study("base")["table_trials"]
 
 
