@@ -137,7 +137,7 @@ def drift(rows: pd.DataFrame | None) -> dict[str, str]:
 def constant_groups(rows: pd.DataFrame) -> dict[str, str]:
     """How many constant groups TRL's measure misses in the recorded runs, by device, and one group worked out."""
     told = [
-        f"{(own['constant'] - own['trl']).sum():.0f} of {own['constant'].sum()} ({device}, {len(own)} "
+        f"{(own['constant'] - own['trl']).sum():,.0f} of {own['constant'].sum():,} ({device}, {len(own)} "
         f"{'run' if len(own) == 1 else 'runs'})"
         for device, own in (rows.dropna(subset=["trl"]).groupby("device") if len(rows) else ())
     ]

@@ -175,18 +175,40 @@ def variants(found: pd.DataFrame, alpha: float) -> str:
     }
     says[NOT_MEASURED] = "its arm has no such run"
     texts = {how: [] for how in says}
+    seeds = found["seed"].nunique() if len(found) else 0
     for row in found.itertuples():
-        seed = f" (seed {row.seed})" if found["seed"].nunique() > 1 else ""
         how = outcomes.shown(row.arm_better, row.arm_worse, row.arm_p_holm, alpha)
-        texts[how].append(beside.words(row.name) + seed)
+        texts[how].append((row.name, row.seed))
+    texts = {
+        how: _with_seeds(own) if seeds > 1 else [beside.words(name) for name, _ in own] for how, own in texts.items()
+    }
     return ". ".join(f"{says[how].capitalize()}: {'; '.join(own)}" for how, own in texts.items() if own) or "none"
+
+
+def _with_seeds(runs: list[tuple[str, int]]) -> list[str]:
+    """Runs (name, seed), in words, a name once: "C lean (seeds 0, 1)"."""
+    seeds = {name: [str(seed) for other, seed in runs if other == name] for name, _ in runs}
+    return [
+        f"{beside.words(name)} ({'seed' if len(own) == 1 else 'seeds'} {', '.join(own)})" for name, own in seeds.items()
+    ]
+
+
+def lean_bills(found: pd.DataFrame) -> str:
+    """The bill of each arm's lean runs as a share of the arm's, by seed; of `variants.table`."""
+    texts = {}
+    for row in found.itertuples():
+        if row.name == beside.called(row.arm, "lean") and pd.notna(row.bill_ratio):
+            texts.setdefault(row.name, {})[row.seed] = percent(row.bill_ratio, ".0%")
+    return "; ".join(f"{beside.words(name)} {by_seed(own)}" for name, own in texts.items()) or "not measured"
 
 
 def diverged(rows: pd.DataFrame) -> str:
     """Variants of GRPO in which the divergence alarm went off; of `variants.divergence`."""
     on = rows[rows["alarms"] > 0] if len(rows) else rows
-    texts = [f"{beside.words(row.name)} (seed {row.seed})" for row in on.itertuples()]
-    return f"in {len(on)} of {len(rows)}" + (f", {'; '.join(texts)}" if texts else "")
+    texts = _with_seeds([(row.name, row.seed) for row in on.itertuples()])
+    return f"in {len(on)} of {len(rows)} {'run' if len(rows) == 1 else 'runs'}" + (
+        f", {'; '.join(texts)}" if texts else ""
+    )
 
 
 def multiple_by_trainer(rows: pd.DataFrame) -> str:
