@@ -106,7 +106,7 @@ show.notes(
         "n": n,
         "seeds": "one seed" if len(wanted) == 1 else f"{len(wanted)} seeds",
         "alpha": alpha,
-        "interval": f"{1 - alpha:.0%}",
+        "interval": f"{100 * (1 - alpha):g}%",
         "draws": f"{resamples:,}",
         "draw_seed": resample_seed,
         "resamples": f"{resamples:,} draws, random seed {resample_seed}",

@@ -403,9 +403,7 @@ def test_settings_tried_and_interrupted_runs_are_told():
     assert "continued SFT was chosen as best among 2 values tried on dev" in glued["tuning"]
     assert "GRPO was left untuned, at the published value" in glued["tuning"]
     row = re.search(r"<td>grpo.s0</td>(.*?)</tr>", glued["table_attempts"], re.S).group(1)
-    *told, folder = re.findall(r"<td>([^<]*)</td>", row)
-    assert told == ["Fake GPU", "2", "1", "900.0", "3.0", "7.0", "45.0"]
-    assert folder.replace("\u200b", "").endswith("/grpo-s0/record")
+    assert re.findall(r"<td>([^<]*)</td>", row) == ["Fake GPU", "2", "1", "900.0", "3.0", "7.0", "45.0"]
     assert "No trial" in study("base")["table_trials"]
 
 

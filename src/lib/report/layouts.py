@@ -208,7 +208,6 @@ ATTEMPTS |= columns(
     {"billed (s)": "billed_s", "evaluation (s)": "evaluation_s", "loading again (s)": "resume_s", "lost (s)": "lost_s"},
     "{:,.1f}".format,
 )
-ATTEMPTS |= {"record": lambda row: row.record.replace("/", f"/{MAY_BREAK}")}
 
 TRIALS = {
     "arm": lambda row: f"{LETTERS[row.arm]} {NAMES[row.arm]}, seed {row.seed}",
