@@ -11,13 +11,13 @@ INF, NAN = float("inf"), float("nan")
 
 def test_reach_and_hold_against_first_touch():
     arm = make_curve("sft", [0, 1, 2, 3, 4], ["0000", "1110", "1000", "1110", "1111"])
-    assert reach.reach_and_hold(arm, 0.75) == 3  # it fell below after 1
-    assert reach.first_touch(arm, 0.75) == 1
-    assert reach.reach_and_hold(arm, 0.0) == 0
+    assert reach.reached(arm, 0.75) == 3  # it fell below after 1
+    assert reach.reached(arm, 0.75, hold=False) == 1
+    assert reach.reached(arm, 0.0) == 0
     fallen = make_curve("grpo", [0, 1, 2], ["0000", "1111", "1110"])
-    assert reach.reach_and_hold(fallen, 1.0) is None
-    assert reach.first_touch(fallen, 1.0) == 1
-    assert reach.first_touch(make_curve("dpo", [0, 1], ["00", "00"]), 0.5) is None
+    assert reach.reached(fallen, 1.0) is None
+    assert reach.reached(fallen, 1.0, hold=False) == 1
+    assert reach.reached(make_curve("dpo", [0, 1], ["00", "00"]), 0.5, hold=False) is None
 
 
 def test_multiple_is_missing_where_it_means_nothing():

@@ -10,19 +10,11 @@ import pandas as pd
 from lib.report.compare import Curve, last
 
 
-def reach_and_hold(arm: Curve, target: float) -> float | None:
-    """Hours of the first checkpoint from which the arm stays at or above the target; None: never."""
-    below = arm.points["accuracy"] < target
-    if below.iloc[-1]:
-        return None
-    first_held = int(below[below].index[-1]) + 1 if below.any() else 0
-    return float(arm.points["hours"][first_held])
-
-
-def first_touch(arm: Curve, target: float) -> float | None:
-    """Hours of the first checkpoint at or above the target, held or not; None: never."""
-    above = arm.points["accuracy"] >= target
-    return float(arm.points["hours"][above.idxmax()]) if above.any() else None
+def reached(arm: Curve, target: float, hold: bool = True) -> float | None:
+    """Hours of the first checkpoint at or above the target, and from which it stays there if `hold`; None: never."""
+    points = arm.points[["accuracy", "hours"]].to_numpy(float)
+    (hours,) = arrival(points[None, :, 0], np.array([target]), points[:, 1], hold)
+    return None if np.isnan(hours) else float(hours)
 
 
 def reach_row(sft: Curve, grpo: Curve, target: float) -> dict:
@@ -32,8 +24,8 @@ def reach_row(sft: Curve, grpo: Curve, target: float) -> dict:
     """
     row: dict = {"target": target}
     first_hours = float(sft.points["hours"][1])
-    for prefix, rule in (("", reach_and_hold), ("touch_", first_touch)):
-        hours = {"sft": rule(sft, target), "grpo": rule(grpo, target)}
+    for prefix, hold in (("", True), ("touch_", False)):
+        hours = {"sft": reached(sft, target, hold), "grpo": reached(grpo, target, hold)}
         row |= {f"{prefix}{arm}_hours": value for arm, value in hours.items()}
         row[f"{prefix}multiple"] = multiple(hours["grpo"], hours["sft"])
         row[f"{prefix}at_least"] = row[f"{prefix}multiple"] is not None and hours["sft"] == first_hours
@@ -57,14 +49,14 @@ def table(curves: dict[tuple[str, int], Curve], seeds: list[int], targets: list[
         for of, target in asked:
             row = {"seed": seed, "of": of} | reach_row(sft, grpo, target)
             row |= {"sft_end_hours": sft.end_hours, "grpo_end_hours": grpo.end_hours}
-            rows.append(row | {"dpo_hours": reach_and_hold(dpo, target) if dpo else None})
+            rows.append(row | {"dpo_hours": reached(dpo, target) if dpo else None})
     return pd.DataFrame(rows)
 
 
 def arrival(exact_R_C: np.ndarray, target_R: np.ndarray, hours_C: np.ndarray, hold: bool) -> np.ndarray:
     """Hours until each draw reaches its target, and holds it to the end if `hold`; NaN: never. Shape R.
 
-    exact_R_C, target_R: exact records, as counts. hours_C: of the checkpoints.
+    exact_R_C, target_R: exact records, as counts or as shares. hours_C: of the checkpoints.
     """
     at_R_C = exact_R_C >= target_R[:, None]
     if hold:
