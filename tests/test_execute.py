@@ -97,13 +97,13 @@ def test_unknown_profile_key_of_any_notebook(folders):
         ("limit: many", "expected int | None"),
         ("seeds: 3", "expected a list of different whole numbers"),
         ("seeds: [0, 0]", "expected a list of different whole numbers"),
-        ("rate: 1\nrate: 2", "p.yaml:2: rate is set twice"),
-        ("rate:\n  a: 1", "p.yaml:1: rate has keys of its own"),
+        ("rate: 1\nrate: 2", "p.yaml: cannot be read: rate comes twice"),
+        ("rate:\n  a: 1", "p.yaml: rate has keys of its own"),
         ("- rate", "expected lines `name: value`"),
         ("rate: [", "p.yaml"),
         ("seeds: [-1]", "expected a list of different whole numbers"),
         ("1: rate", "p.yaml: got the key 1, expected the name of a parameter"),
-        ("rate: " + "[" * 5000, "p.yaml: expected yaml in UTF-8, got maximum recursion depth exceeded"),
+        ("rate: " + "[" * 5000, "p.yaml: cannot be read: maximum recursion depth exceeded"),
     ],
 )
 def test_wrong_profiles(folders, text, expected):
@@ -113,7 +113,7 @@ def test_wrong_profiles(folders, text, expected):
 
 def test_a_profile_in_another_encoding(folders):
     (folders["profiles"] / "p.yaml").write_bytes("rate: 1  # \u00e9\n".encode("latin1"))
-    assert "p.yaml: expected yaml in UTF-8, got 'utf-8' codec can't decode byte 0xe9" in error(folders)
+    assert "p.yaml: cannot be read: 'utf-8' codec can't decode byte 0xe9" in error(folders)
 
 
 @pytest.mark.parametrize("text", ["noise: 1.01", "goals: [0.5, 2]", "goals: [half]", "noise: .nan"])
@@ -292,8 +292,9 @@ def test_an_execution_may_end_before_a_heading(tmp_path, write_notebook):
 def test_modules_that_a_notebook_depends_on(tmp_path, write_notebook):
     path = write_notebook("01_one", DECLARED, "from lib.build import params\nfrom lib.nothing import x")
     rule, *empty = execute._dependencies(tmp_path / "out.ipynb", path).splitlines()
-    assert rule == f"{tmp_path / 'out.ipynb'}: src/lib/build/params.py src/lib/paths.py"  # paths: imported by params
-    assert empty == ["src/lib/build/params.py:", "src/lib/paths.py:"]
+    modules = ["src/lib/build/params.py", "src/lib/paths.py", "src/lib/written.py"]  # the last two: imported by params
+    assert rule == f"{tmp_path / 'out.ipynb'}: {' '.join(modules)}"
+    assert empty == [f"{module}:" for module in modules]
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import re
 
 import yaml
 
+from lib import written
 from lib.paths import NOTEBOOKS, PROFILES, VARIANTS
 
 EXECUTOR_KEYS = ("seeds",)  # keys of a profile that steer the Makefile, not a notebook
@@ -86,24 +87,17 @@ def _flat_yaml(folder, name, what):
     if not path.exists():
         raise ParameterError(f"no {what} {path}{_nearest(name, names)} (there are: {', '.join(names) or 'none'})")
     try:
-        tree = yaml.compose(path.read_text(encoding="utf8"))
-        values = yaml.safe_load(path.read_text(encoding="utf8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ParameterError(f"{path}: expected yaml in UTF-8, got {error}") from None
+        values = written.read(path)
+    except ValueError as error:
+        raise ParameterError(str(error)) from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise ParameterError(f"{path}: expected lines `name: value`")
     if wrong := [key for key in values if not isinstance(key, str)]:
         raise ParameterError(f"{path}: got the key {wrong[0]!r}, expected the name of a parameter")
-    seen = set()
-    for key, value in tree.value:
-        place = f"{path}:{key.start_mark.line + 1}"
-        if key.value in seen:
-            raise ParameterError(f"{place}: {key.value} is set twice")
-        if isinstance(value, yaml.MappingNode):
-            raise ParameterError(f"{place}: {key.value} has keys of its own; a {what} is flat")
-        seen.add(key.value)
+    if wrong := [key for key, value in values.items() if isinstance(value, dict)]:
+        raise ParameterError(f"{path}: {wrong[0]} has keys of its own; a {what} is flat")
     return values
 
 
