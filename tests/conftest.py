@@ -1,6 +1,11 @@
 """Shared by all tests: no variable of the caller's shell steers them, and tiny notebooks to execute."""
 
+import shutil
+
 import pytest
+import yaml
+
+from lib.paths import ROOT
 
 HEADER = """# ---
 # jupyter:
@@ -11,6 +16,14 @@ HEADER = """# ---
 # ---
 
 """
+
+
+# A profile whose runs take seconds.
+SMALL = dict(
+    seeds=[0], n_documents=120, n_start=32, n_dev=4, n_heldout=8, start_epochs=1.0, start_batch_documents=8,
+    sft_batch_documents=8, sft_save_steps=2, prompts_per_step=2, group_size=4, micro_batch_rollouts=8,
+    grpo_save_steps=2, context_tokens=512, max_completion_tokens=48,
+)  # fmt: skip
 
 
 def notebook(folder, stage, parameters, *cells):
@@ -36,3 +49,15 @@ def write_notebook_in():
 @pytest.fixture
 def write_notebook(tmp_path):
     return lambda stage, parameters, *cells: notebook(tmp_path / "notebooks", stage, parameters, *cells)
+
+
+@pytest.fixture(scope="session")
+def copy_project():
+    """copy(folder, **parameters): the project's code in a folder, with a profile `small` that has these, too."""
+
+    def copy(folder, **parameters):
+        for part in ("src", "notebooks"):
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        (folder / "notebooks" / "profiles" / "small.yaml").write_text(yaml.safe_dump(SMALL | parameters))
+
+    return copy

@@ -14,40 +14,15 @@ import psutil
 import pytest
 
 from lib import clock
-from lib.paths import ROOT
 
 pytest.importorskip("trl", reason="training is not installed (extra `train`)")
 
-PROFILE = """
-seeds: [0]
-n_documents: 120
-n_start: 32
-n_pool: 32
-pair_documents: 32
-n_dev: 4
-n_heldout: 8
-start_epochs: 1.0
-start_batch_documents: 8
-sft_batch_documents: 8
-sft_epochs: 2.0
-sft_save_steps: 2
-prompts_per_step: 2
-group_size: 4
-micro_batch_rollouts: 8
-grpo_steps: 6
-grpo_save_steps: 2
-context_tokens: 512
-max_completion_tokens: 48
-"""
-
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory):
+def project(tmp_path_factory, copy_project):
     """A copy of the project's code with one small profile, in which a setup and a whole SFT stage were executed."""
     root = tmp_path_factory.mktemp("project")
-    for part in ("src", "notebooks"):
-        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    (root / "notebooks" / "profiles" / "small.yaml").write_text(PROFILE)
+    copy_project(root, n_pool=32, pair_documents=32, sft_epochs=2.0, grpo_steps=6)
     execute(root, "00_setup").wait()
     assert execute(root, "01_sft").wait() == 0
     return root

@@ -224,28 +224,6 @@ def test_predictions_get_their_quantities_from_variants(used):
     assert set(quantities) | set(beside.all_tests(table)) <= set(planned())
 
 
-PROFILE = """
-seeds: [0]
-max_unaccounted: 0.5
-n_documents: 120
-n_start: 32
-n_pool: 16
-pair_documents: 16
-n_dev: 4
-n_heldout: 8
-start_epochs: 1.0
-start_batch_documents: 8
-sft_batch_documents: 8
-sft_save_steps: 2
-prompts_per_step: 2
-group_size: 4
-micro_batch_rollouts: 8
-grpo_steps: 2
-grpo_save_steps: 2
-context_tokens: 512
-max_completion_tokens: 48
-outside_path: other.jsonl
-"""
 OWN = "start_from: sft\nhard_samples: 2\nlean: true\n"
 
 
@@ -263,12 +241,10 @@ def test_the_notebook_rewards_with_labels_or_without(capsys):
     assert rewards.reward(answer, asked[1], document["text"]) < 1
 
 
-def test_a_variant_is_trained_recorded_and_found_again(tmp_path, monkeypatch):
+def test_a_variant_is_trained_recorded_and_found_again(tmp_path, monkeypatch, copy_project):
     """C from A's last checkpoint, on hard prompts, lean: through papermill, on the tiny model."""
     pytest.importorskip("trl", reason="training is not installed (extra `train`)")
-    for part in ("src", "notebooks"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    (tmp_path / "notebooks" / "profiles" / "small.yaml").write_text(PROFILE)
+    copy_project(tmp_path, max_unaccounted=0.5, n_pool=16, pair_documents=16, grpo_steps=2, outside_path="other.jsonl")
     (tmp_path / "notebooks" / "variants" / "grpo-own.yaml").write_text(OWN)
     others = [
         document | {"id": f"other-{document['id']}"} for document in data.load("synthetic", n_documents=3, seed=9)
