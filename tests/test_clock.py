@@ -46,14 +46,14 @@ def test_a_phase_that_was_not_measured_is_missing(tmp_path, ticking):
     assert table["device_s"].isna().all()  # no GPU was timed: missing, not 0
 
 
-def test_evaluation_is_timed_and_not_billed(tmp_path, ticking):
+@pytest.mark.parametrize("kind", ["evaluation", "imports"])
+def test_what_is_no_training_is_timed_and_not_billed(tmp_path, ticking, kind):
     cost = clock.Clock(tmp_path)
     cost.start()
-    with cost.phase("evaluation"):
+    with cost.phase(kind):
         ticking(7)
     table = clock.ledger(tmp_path).set_index("phase")
-    assert table.loc["evaluation", "host_s"] == 7 and not table.loc["evaluation", "billed"]
-    assert cost.billed_s == 0
+    assert table.loc[kind, ["host_s", "kind", "billed"]].tolist() == [7, kind, False] and cost.billed_s == 0
 
 
 def test_a_resumed_run_bills_its_first_part_once_and_lost_work_not_at_all(tmp_path, ticking):
@@ -157,15 +157,6 @@ def test_an_attempt_that_ends_notes_what_other_clocks_say(tmp_path):
     cost.stop()
     end = clock.read_lines(tmp_path / "attempts.jsonl")[-1]
     assert 0.05 < end["timed_s"] == pytest.approx(end["wall_s"], abs=0.02) and end["process_s"] < end["wall_s"]
-
-
-def test_imports_are_timed_and_not_billed(tmp_path, ticking):
-    cost = clock.Clock(tmp_path)
-    cost.start()
-    with cost.phase("imports"):
-        ticking(4)
-    table = clock.ledger(tmp_path).set_index("phase")
-    assert table.loc["imports", ["host_s", "kind", "billed"]].tolist() == [4, "imports", False] and cost.billed_s == 0
 
 
 def test_json_has_no_nan(tmp_path):
