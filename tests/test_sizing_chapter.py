@@ -7,16 +7,13 @@ import fake_records
 import pandas as pd
 import pytest
 from test_articles import cells, execute
+from test_steptime import MODELS, RATES
 
-from lib import sizing
 from lib.bench import memory
 from lib.bench.cases import CASES
 from lib.report import steptime
 
-MODELS = sizing.models()
 CONSTANTS = {"activation": 1.2, "overhead": 0.4, "reserved": 1.1, "context": 0.9}
-RATES = {"arithmetic": 3.0, "casts": 2.0, "layer": 2e-3, "decode": 1.5e-4, "requests": 2e-3,
-         "sync": 1e-3, "stock": 0.3, "fixed": 0.2}  # fmt: skip
 SESSION = "2026-01-01T00:00:00+00:00"
 DEVICE = {"kind": "cuda", "name": "NVIDIA H200", "count": 1}
 
