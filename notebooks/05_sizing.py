@@ -187,8 +187,6 @@ columns |= layouts.written_as("+.1%", {"its error": "before_nvml_error", "error,
 device = sorted({session["device"]["name"] for session in sessions})
 show.notes(
     {
-        "memory_before": sizes.told(compared, "before_error"),
-        "memory_fitted": sizes.told(compared, "fitted_error"),
         "memory_in_use": sizes.told(compared, "nvml_error"),
         "memory_fits": sizes.fits_told(compared),
         "memory_device": " and ".join(device) or "no device",

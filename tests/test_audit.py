@@ -54,9 +54,9 @@ def seal(folder, **changed):
     (folder / "run.json").write_text(json.dumps(info))
 
 
-def repin(live, name):
-    path = live / "p" / "pins" / f"{name}.json"
-    info = json.loads((live / "p" / name / "record" / "run.json").read_text())
+def repin(live, name, profile="p"):
+    path = live / profile / "pins" / f"{name}.json"
+    info = json.loads((live / profile / name / "record" / "run.json").read_text())
     path.write_text(json.dumps(json.loads(path.read_text()) | {"id": info["id"]}))
 
 
@@ -220,11 +220,8 @@ def test_only_runs_of_the_seeds_are_recorded(study):
     with pytest.raises(FileNotFoundError, match="no live finished run of seeds 7 of profile none"):
         audit.record("none", [7])
     for name in ("setup", "start-s0", "start-s1", "sft-s0", "sft-s1"):
-        folder = audit.RUNS / "q" / name / "record"
-        complete(folder)
-        pin = audit.RUNS / "q" / "pins" / f"{name}.json"
-        info = json.loads((folder / "run.json").read_text())
-        pin.write_text(json.dumps({"folder": str(folder), "id": info["id"]}))
+        complete(audit.RUNS / "q" / name / "record")
+        repin(audit.RUNS, name, "q")
     assert audit.record("q", [1]) == ["setup", "sft-s1", "start-s1"]
     assert sorted(path.name for path in (audit.RESULTS / "q").iterdir()) == ["setup", "sft-s1", "start-s1"]
 

@@ -292,8 +292,9 @@ def test_an_execution_may_end_before_a_heading(tmp_path, write_notebook):
 def test_modules_that_a_notebook_depends_on(tmp_path, write_notebook):
     path = write_notebook("01_one", DECLARED, "from lib.build import params\nfrom lib.nothing import x")
     rule, *empty = execute._dependencies(tmp_path / "out.ipynb", path).splitlines()
-    assert rule == f"{tmp_path / 'out.ipynb'}: src/lib/build/params.py src/lib/paths.py"  # paths: imported by params
-    assert empty == ["src/lib/build/params.py:", "src/lib/paths.py:"]
+    modules = ["src/lib/build/params.py", "src/lib/paths.py", "src/lib/written.py"]  # the last two: imported by params
+    assert rule == f"{tmp_path / 'out.ipynb'}: {' '.join(modules)}"
+    assert empty == [f"{module}:" for module in modules]
 
 
 @pytest.fixture

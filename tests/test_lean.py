@@ -539,11 +539,13 @@ def test_the_engine_gets_what_a_merge_would_give_and_the_base_stays(dtype):
 SIGNATURES = {
     "_tokenize_prompts": ["prompts"],
     "_generate": ["prompts"],
+    "_generate_single_turn": ["prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images"],
     "_generate_and_score_completions": ["inputs"],
     "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
     "_prepare_inputs": ["generation_batch"],
     "compute_loss": ["model", "inputs", "return_outputs", "num_items_in_batch"],
     "_compute_loss": ["model", "inputs"],
+    "training_step": ["model", "inputs", "num_items_in_batch"],
 }
 # sha256 of the source, first 12 digits: what these do inside is part of the proof above.
 SOURCES = {
@@ -558,7 +560,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("method", SIGNATURES)
-def test_signatures_of_trl_are_those_that_are_overridden(method):
+def test_signatures_of_trl_are_those_that_are_timed_or_overridden(method):
     assert list(inspect.signature(getattr(GRPOTrainer, method)).parameters) == ["self", *SIGNATURES[method]]
 
 

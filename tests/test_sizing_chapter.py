@@ -7,16 +7,13 @@ import fake_records
 import pandas as pd
 import pytest
 from test_articles import cells, execute
+from test_steptime import MODELS, RATES
 
-from lib import sizing
 from lib.bench import memory
 from lib.bench.cases import CASES
 from lib.report import steptime
 
-MODELS = sizing.models()
 CONSTANTS = {"activation": 1.2, "overhead": 0.4, "reserved": 1.1, "context": 0.9}
-RATES = {"arithmetic": 3.0, "casts": 2.0, "layer": 2e-3, "decode": 1.5e-4, "requests": 2e-3,
-         "sync": 1e-3, "stock": 0.3, "fixed": 0.2}  # fmt: skip
 SESSION = "2026-01-01T00:00:00+00:00"
 DEVICE = {"kind": "cuda", "name": "NVIDIA H200", "count": 1}
 
@@ -85,7 +82,7 @@ def chapters(tmp_path_factory):
 
 def test_without_benches_nothing_is_claimed(chapters):
     bare = chapters.bare
-    assert bare["memory_in_use"] == bare["memory_before"] == "not measured"
+    assert bare["memory_in_use"] == "not measured"
     assert bare["steptime"].startswith("not fitted")
     for key in ("table_memory", "table_steptime", "table_crossing"):
         assert "absent" in bare[key], key
@@ -95,9 +92,7 @@ def test_without_benches_nothing_is_claimed(chapters):
 def test_exact_benches_are_predicted_exactly(chapters):
     full = chapters.full
     held = sum(c["role"] == "held_out" for c in memory.configurations().values()) - 1  # one did not fit
-    for key in ("memory_fitted", "memory_in_use"):
-        assert full[key].startswith(f"{held} of {held} held-out configurations within 10%, median 0.0%")
-    assert full["memory_before"] != full["memory_fitted"]
+    assert full["memory_in_use"].startswith(f"{held} of {held} held-out configurations within 10%, median 0.0%")
     rows = cells(full["table_memory"])
     assert [(row[3], row[4]) for row in rows if not row[3][0].isdigit()] == [("out of memory", "-")]
     assert full["memory_fits"].startswith(f"{held + 8} of {held + 8} verdicts were right on a card of 139.8 GiB; 1 did")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from test_steptime import RATES
 
 from lib import sizing
 from lib.paths import BOOK
@@ -14,8 +15,6 @@ from lib.report import page, quiz, steptime
 from lib.report.expressions import Expression
 
 MODELS = {name: sizing.models()[name] for name in ("Qwen3-1.7B", "Qwen2.5-7B")}
-RATES = {"arithmetic": 3.0, "casts": 2.0, "layer": 2e-3, "decode": 1.5e-4, "requests": 2e-3,
-         "sync": 1e-3, "stock": 0.3, "fixed": 0.2}  # fmt: skip
 CONSTANTS = {"activation": 1.1, "overhead": 0.2, "reserved": 1.05, "context": 0.7}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -9,13 +9,11 @@ step; settings, versions and checks to `grpo_step.json` beside it. A cut leaves 
 Parts: `wall` (whole steps, no timers inside), `phases` (a second pass, with timers: a column a phase), `grid` (TRL's
 own switches; the fastest is stock-best from then on), `waterfall` (each saving added in turn), `recorded` (all variants
 on the same rollouts from the same weights: gradients compared, steps timed without generation), `engine` (whether the
-engine's log-probabilities follow the adapter), `profile` (where Python's time goes: `host_<case>_<variant>.txt`).
+engine's log-probabilities follow the adapter).
 """
 
 import copy
-import cProfile
 import os
-import pstats
 import tempfile
 from pathlib import Path
 
@@ -31,7 +29,7 @@ from lib.bench import cases
 from lib.bench.seats import Case, Results, Seat, adapter, agreement, free, parser, progress, set_adapter
 from lib.lean.trainer import OPTIONAL, SAVINGS, LeanGRPOTrainer
 
-PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine", "profile")
+PARTS = ("wall", "phases", "grid", "waterfall", "recorded", "engine")
 VARIANTS = ("stock", "stock-best", "lean", "lean-compiled")
 DEAD = (0, 16, 15, 9, 13)  # groups without variance, as many as a case has
 ORDER = (
@@ -109,7 +107,6 @@ class Bench(Case):
         run = dict(
             wall=lambda: turns(self, "wall"), phases=lambda: turns(self, "phases"), grid=lambda: grid(self),
             waterfall=lambda: waterfall(self), recorded=lambda: recorded(self), engine=lambda: engine_follows(self),
-            profile=lambda: host_profile(self),
         )  # fmt: skip
         for part in parts:
             if self.left() > 0:
@@ -339,21 +336,6 @@ def engine_follows(bench: Bench) -> None:
         gaps[seat.variant] = dict(synced=before, adapter_changed=stale, synced_again=gap())
     bench.results.write(engine_gap_nats=gaps)
     progress(f"engine against trainer, nats a token: {gaps}")
-
-
-def host_profile(bench: Bench) -> None:
-    """The functions in which a step's host time goes, by their own time and with what they call, of each variant."""
-    for seat in compared(bench):
-        seat.dead = 0
-        seat.steps(bench.arguments.warmup)
-        seat.profiler = cProfile.Profile()
-        seat.steps(bench.arguments.phase_steps)
-        path = bench.arguments.out / f"host_{bench.arguments.case}_{seat.variant}.txt"
-        with open(path, "w") as file:
-            found = pstats.Stats(seat.profiler, stream=file).strip_dirs()
-            found.sort_stats("tottime").print_stats(60)
-            found.sort_stats("cumtime").print_stats(120)
-        seat.profiler = None
 
 
 def main(argv=None) -> None:

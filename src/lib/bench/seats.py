@@ -78,7 +78,7 @@ class Seat(TrainerCallback):
 
     def __init__(self, variant: str):
         self.variant, self.dead, self.rows, self.gradient = variant, 0, [], None
-        self.clock = self.error = self.profiler = None
+        self.clock = self.error = None
         self.capture = self.closing = False
         self.turn, self.done = threading.Semaphore(0), threading.Semaphore(0)
         self.thread = None
@@ -137,13 +137,7 @@ class Seat(TrainerCallback):
         if self.capture:
             self.gradient = torch.cat([p.grad.flatten().double() for p in adapter(self.trainer)])
 
-    def on_step_begin(self, args, state, control, **kwargs):
-        if self.profiler:
-            self.profiler.enable()
-
     def on_step_end(self, args, state, control, **kwargs):
-        if self.profiler:
-            self.profiler.disable()
         end = now()
         peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
         self.rows.append(
