@@ -278,6 +278,7 @@ def test_a_verdict_that_turns_turns_its_sentence_and_its_row():
 
 # What a sentence that judges has in it; one whose key says that it is a verdict judges whatever it says.
 JUDGES = r"\b(beats?|ahead|behind|loses|better|worse|more|less|most|largest|highest|best|sooner|never|change)\b|, p "
+ALARMS = r"\b(of \d+ checkpoints|in no field|at step \d+|in \d+ of \d+ runs?)\b"
 
 
 def test_every_sentence_that_judges_has_a_row_that_repeats_it():
@@ -287,7 +288,7 @@ def test_every_sentence_that_judges_has_a_row_that_repeats_it():
     for which in ("base", "swapped", "small", "one seed", "varied"):
         glued = study(which)
         named = {key for key in asked if key.startswith("headline") or key.endswith("_verdict")}
-        judging = named | {key for key in asked if re.search(JUDGES, glued[key])}
+        judging = named | {key for key in asked if re.search(f"{JUDGES}|{ALARMS}", glued[key])}
         sentences = {row[0] for row in cells(glued["table_claims"])}
         assert {key for key in judging if glued[key] not in sentences} == set(), which
 
