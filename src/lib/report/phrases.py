@@ -204,7 +204,9 @@ def lean_bills(found: pd.DataFrame) -> str:
 
 def diverged(rows: pd.DataFrame) -> str:
     """Variants of GRPO in which the divergence alarm went off; of `variants.divergence`."""
-    on = rows[rows["alarms"] > 0] if len(rows) else rows
+    if rows.empty:
+        return "not measured"
+    on = rows[rows["alarms"] > 0]
     texts = _with_seeds([(row.name, row.seed) for row in on.itertuples()])
     return f"in {len(on)} of {len(rows)} {'run' if len(rows) == 1 else 'runs'}" + (
         f", {'; '.join(texts)}" if texts else ""
